@@ -6,6 +6,9 @@
 -- the job was taken over, it was acked or nacked already, or is gone), and nothing was changed; or
 -- 'busy' if another transaction has the rows for a moment: try again.
 --
+-- With the queue's `strict_visibility` it is stale as soon as the visibility is over; that of a job
+-- without a group counts until it is received again.
+--
 -- Call it in a transaction of its own, or at the end of the caller's: what it locks, it locks until
 -- the commit.
 create or replace function ack(receipt text, result jsonb default null) returns text
@@ -22,7 +25,7 @@ declare
 begin
   perform check_isolation('ack');
   select * into shown from parse_receipt(receipt);
-  select * into held from receive_hold(shown.job, shown.token);
+  select * into held from receive_hold(shown.job, shown.token, true);
   if held.state <> 'held' then
     return held.state;
   end if;

@@ -29,13 +29,13 @@ begin
     return 1;
   end if;
   for turn in
-    select l.name, l.from_id, l.claimed from (
-      (select g.group_id as name, g.head_id as from_id, g.job_id is not null as claimed, g.ready_at as due_at
+    select l.name, l.from_id from (
+      (select g.group_id as name, g.head_id as from_id, g.ready_at as due_at
         from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= line_at
         order by g.ready_at limit want)
       union all
-      select f.name, min(f.id), false, min(f.due_at)
+      select f.name, min(f.id), min(f.due_at)
       from (select j.group_id as name, j.id, {flag_at} as due_at from {schema}.job j
         where j.queue = of_queue and j.flagged and {flag_at} <= until_at and {flag_at} >= flags_from
         order by {flag_at} limit want) f
@@ -46,12 +46,11 @@ begin
     order by l.due_at
   loop
     turns := turns + 1;
-    -- A claim that lapsed comes alone.
-    jobs := jobs + case when turn.claimed then 1 else (
+    jobs := jobs + (
       select count(*) from (select j.id from {schema}.job j
         where j.queue = of_queue and (j.group_id, j.id) >= (turn.name, turn.from_id) and j.group_id <= turn.name
           and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit 10) j) end;
+        order by j.group_id, j.id limit 10) j);
     exit when jobs >= want;
   end loop;
   return greatest(turns, 1);
@@ -305,7 +304,7 @@ begin
     -- Rare, and first: behind busy groups there would never be room for them. They are in flight.
     perform {schema}.suspect_ungrouped(of_queue, began, case when worker then 1000 else slots end);
     select * into came from {schema}.claim_ungrouped(of_queue, slots, null, began, true, default_attempts,
-      lease_seconds, own_lease, processor, ignore_before, max_bytes);
+      lease_seconds, own_lease, processor, ignore_before, max_bytes, not worker);
     max_bytes := max_bytes - came.size;
     more := more or came.more;
     jobs := jobs || came.jobs;
@@ -327,7 +326,7 @@ begin
     if part > 0 and (part = 1) = ungrouped_first then
       continue when due_at is null or of_group is not null;
       select * into came from {schema}.claim_ungrouped(of_queue, want, due_at, began, false, default_attempts,
-        lease_seconds, own_lease, processor, ignore_before, max_bytes);
+        lease_seconds, own_lease, processor, ignore_before, max_bytes, not worker);
     else
       continue when line_at is null and (part = 0 or flag_at is null);
       came := {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,

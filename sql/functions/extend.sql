@@ -15,7 +15,7 @@ begin
   perform check_isolation('extend');
   select * into shown from parse_receipt(receipt);
   perform check_visibility(visibility);
-  select * into held from receive_hold(shown.job, shown.token);
+  select * into held from receive_hold(shown.job, shown.token, false);
   if held.state <> 'held' then
     return held.state;
   end if;

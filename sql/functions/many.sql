@@ -89,39 +89,6 @@ begin
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;
 
--- Nacks what receivers of a queue have not acked in their visibility, at most 100 claims, and
--- returns how many. So it needs no take-over, which waits for a grace. A claim that its receiver
--- extends at this moment stays: its row is locked before its end is read. A suspected one is over.
-create or replace function nack_lapsed(of_queue text) returns integer
-language plpgsql volatile
-set search_path from current
-set lock_timeout = {lock_timeout}
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-declare
-  r record;
-  nacked integer := 0;
-begin
-  perform check_isolation('nack_lapsed');
-  for r in
-    select g.job_id as id, g.claim as token from queue_group g
-    where g.queue = of_queue and g.job_id is not null and g.claimed_by is null
-      and (g.ready_at <= clock_timestamp() or g.suspect = g.claim)
-    limit 100 for no key update skip locked
-  loop
-    nacked := nacked + (nack(r.id || '.' || r.token, interval '0', 'its visibility ended') = 'done')::integer;
-  end loop;
-  for r in
-    select j.id, j.claim as token from job j
-    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null
-      and (j.lease_until <= clock_timestamp() or j.suspect = j.claim)
-    limit 100 for no key update skip locked
-  loop
-    nacked := nacked + (nack(r.id || '.' || r.token, interval '0', 'its visibility ended') = 'done')::integer;
-  end loop;
-  return nacked;
-end $$;
-
 -- Returns which of these queues a receive may find something in now.
 create or replace function due_queues(queues text[]) returns setof text
 language sql volatile
@@ -150,7 +117,7 @@ begin
     select o.place, o.receipt from receipts_in_order(receipts) with ordinality o(place, receipt, turn) order by o.turn desc
   loop
     select * into shown from parse_receipt(r.receipt);
-    answers[r.place] := (select h.state from receive_hold(shown.job, shown.token) h);
+    answers[r.place] := (select h.state from receive_hold(shown.job, shown.token, false) h);
     if answers[r.place] = 'held' then
       update job j set attempts_forgiven = attempts_forgiven + 1 where j.id = shown.job;
       answers[r.place] := nack(r.receipt, interval '0', 'its client was gone');

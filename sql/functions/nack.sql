@@ -26,7 +26,7 @@ begin
     raise exception 'the delay is %, it must be from 0 to 100 years', wait
       using errcode = '22023', hint = 'Leave it out for at once.';
   end if;
-  select * into held from receive_hold(shown.job, shown.token);
+  select * into held from receive_hold(shown.job, shown.token, false);
   if held.state <> 'held' then
     return held.state;
   end if;

@@ -1,4 +1,4 @@
--- Purge: cancels queued jobs, and waits for no handler.
+-- Purge: cancels queued jobs, or all that a queue has, and waits for no handler.
 
 -- Cancels up to `n` queued jobs of a queue's groups, or of one group, up to the id `up_to` and
 -- behind a group and an id. Returns how many it cancelled, and the last one if there may be more.
@@ -70,13 +70,83 @@ begin
   return coalesce(cardinality(ids), 0);
 end $$;
 
+-- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers have
+-- end as cancelled: their receipts are stale then. Workers are asked to cancel theirs. Returns how
+-- many of each.
+--
+-- Locks: rows of receivers' claims NO KEY UPDATE, skips.
+create or replace function purge_in_flight(of_queue text, up_to bigint, n integer, reason text, actor text,
+  out cancelled bigint, out asked bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  turn record; of_job bigint;
+begin
+  cancelled := 0;
+  for turn in
+    select g.group_id, g.claim, g.job_id, coalesce(g.batch_end, g.job_id) as last from queue_group g
+    where g.queue = of_queue and g.job_id is not null and g.claimed_by is null and g.job_id <= up_to
+    limit n for no key update skip locked
+  loop
+    for of_job in
+      select b.id from batch_jobs(of_queue, turn.group_id, turn.job_id, turn.last) b(id) where b.id <= up_to
+    loop
+      perform receive_end(of_job, 'cancelled', 'cancelled', null);
+      cancelled := cancelled + 1;
+    end loop;
+    perform receive_pass(of_queue, turn.group_id, turn.claim, null);
+  end loop;
+  for of_job in
+    select j.id from job j
+    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null and j.id <= up_to
+    limit n for no key update skip locked
+  loop
+    perform receive_end(of_job, 'cancelled', 'cancelled', null);
+    cancelled := cancelled + 1;
+  end loop;
+  insert into cancel_request (job_id)
+  select w.id from (
+    (select b.id from queue_group g
+        cross join lateral batch_jobs(of_queue, g.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
+      where g.queue = of_queue and g.job_id is not null and g.claimed_by is not null)
+    union all
+    (select j.id from job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is not null)) w
+  where w.id <= up_to and not exists (select from cancel_request r where r.job_id = w.id)
+  limit n;
+  get diagnostics asked = row_count;
+  perform record_operation(actor, 'purge', of_queue, null, null, reason, cancelled + asked);
+end $$;
+
+-- Forgets up to `n` deduplication ids of a queue, as far as no open transaction has them. Returns
+-- how many.
+create or replace function forget_dedup_ids(of_queue text, n integer) returns bigint
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off
+as $$
+declare
+  forgotten bigint;
+begin
+  delete from dedup d where d.ctid in (
+    select d.ctid from dedup d where d.queue = of_queue limit n for update skip locked);
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end $$;
+
 -- Cancels up to `n` queued jobs of a queue, or of one group of it, in this transaction. Returns how
 -- many: with fewer than `n` all were cancelled that no other transaction has locked. Running and
 -- parked jobs are left alone, and a halted group stays halted.
 --
--- Locks: the jobs NO KEY UPDATE, skips.
+-- With `everything` jobs in flight end too: what receivers have is cancelled, and their receipts
+-- are stale; workers are asked to cancel. Then the queue's deduplication ids are forgotten. `n` and
+-- the number count all of these. That is of a whole queue.
+--
+-- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
 create or replace function purge(queue text, group_id text default null, n integer default 1000, reason text default null,
-  actor text default session_user) returns bigint
+  actor text default session_user, everything boolean default false) returns bigint
 language plpgsql volatile
 set search_path from current
 as $$
@@ -88,9 +158,17 @@ begin
   perform check_queue(purge.queue);
   perform check_name('group', purge.group_id, {group_limit});
   perform check_count(purge.n);
+  if purge.everything and purge.group_id is not null then
+    raise exception 'everything is of a whole queue, and a group is named'
+      using errcode = '22023', hint = 'Leave one of them out.';
+  end if;
   done := (select p.cancelled from purge_groups(purge.queue, purge.group_id, up_to, '', 0, n, reason, actor) p);
   if purge.group_id is null and done < n then
     done := done + (select p.cancelled from purge_ungrouped(purge.queue, up_to, null, 0, (n - done)::integer, reason, actor) p);
+  end if;
+  if purge.everything and done < n then
+    done := done + (select p.cancelled + p.asked from purge_in_flight(purge.queue, up_to, (n - done)::integer, reason, actor) p);
+    done := done + forget_dedup_ids(purge.queue, greatest(n - done, 0)::integer);
   end if;
   return done;
 end $$;

@@ -21,23 +21,27 @@ end $$;
 -- Locks the rows of a receipt: the group's by its token, then the job's. Skipped is not lost: only
 -- a plain read that shows another token makes it stale. `state`: held, stale, or busy (another
 -- transaction has had a row for half a second).
-create or replace function receive_hold(of_job bigint, token uuid, out state text, out of_queue text, out of_group text)
+--
+-- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
+-- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
+-- a group is held until it is received again: nobody waits for its turn.
+create or replace function receive_hold(of_job bigint, token uuid, late boolean, out state text, out of_queue text, out of_group text)
 language plpgsql volatile
 as $$
 begin
   for tries in 1..100 loop
     select j.queue, j.group_id into of_queue, of_group from job j where j.id = of_job;
     if of_group is null then
-      perform from job j where j.id = of_job and j.claim = token
+      perform from job j where j.id = of_job and j.claim = token and (late or not {over_j})
         and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
       if found then
         state := 'held';
         return;
       end if;
-      perform from job j where j.id = of_job and j.claim = token
+      perform from job j where j.id = of_job and j.claim = token and (late or not {over_j})
         and j.finished_at is null and j.status not in ('queued', 'parked');
     else
-      perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token
+      perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token and not {over_g}
         and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
       if found then
         perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
@@ -49,7 +53,7 @@ begin
       end if;
       perform from queue_group g join job j on j.id = of_job and j.finished_at is null
           and j.status not in ('queued', 'parked')
-      where g.queue = of_queue and g.group_id = of_group and g.claim = token
+      where g.queue = of_queue and g.group_id = of_group and g.claim = token and not {over_g}
         and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
     end if;
     if not found then

@@ -55,13 +55,14 @@ end $$;
 -- Receives up to `n` jobs (at most 1000; of one named group at most 10): the heads of the groups
 -- served least recently, and jobs without a group. If that is fewer than `n`, further jobs of the
 -- same groups follow, in order, up to 10 of a group. With `together` up to 10 jobs of the first
--- group come first, then those of the next: a group has fewer claims, and waits longer for its
--- turn. A job that is taken over comes alone, so that the next death is charged to the right one. No rows, and no error, if nothing is due, if the
--- queue is paused or has reached its limit in flight, or if all groups with due jobs run, are
--- halted or are paused: queue_overview tells which it is.
+-- group come first, then those of the next. No rows, and no error, if nothing is due, if the queue
+-- is paused or has reached its limit in flight, or if all groups with due jobs run, are halted or
+-- are paused: queue_overview tells which it is.
 --
 -- No other receiver or worker gets these jobs, nor others of their groups, until each is acked or
--- nacked, or its `visibility` (0 to 12 h) has been over for a grace.
+-- nacked, or its `visibility` (0 to 12 h) has been over for a grace. A job that is taken over comes
+-- alone, so that the next death is charged to the right one. With the queue's `strict_visibility`
+-- there is no grace, and its jobs come together again.
 --
 -- A call that repeats an `attempt_id` within 5 minutes gets the same jobs with the same receipts,
 -- for the whole visibility again, as far as their claims still stand. If none does, it is a new

@@ -62,7 +62,7 @@ end $$;
 -- `delay`, `dedup_window`, `backoff`, `backoff_cap`, `halt_for`. `dedup_scope` is queue or group.
 -- `out_of_attempts` is continue, halt or park, and `halt_for` with `halt_then` (park, continue) is
 -- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there, and
--- its group goes on.
+-- its group goes on. `strict_visibility` is true or false.
 --
 -- Locks: the queue's row; waits for a claim's milliseconds.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)
@@ -80,7 +80,7 @@ begin
   end if;
   select k.key into unknown from jsonb_object_keys(given) k(key)
   where k.key not in ('delay', 'dedup_window', 'dedup_scope', 'dedup_by_content', 'in_flight_limit', 'max_attempts',
-    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then', 'dead_letter_queue') limit 1;
+    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then', 'dead_letter_queue', 'strict_visibility') limit 1;
   if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then') then
     raise exception '%', coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
@@ -100,14 +100,15 @@ begin
       using errcode = '22023', hint = 'Reset one of out_of_attempts and dead_letter_queue with null.';
   end if;
   insert into queue as old (name, delay_ms, dedup_window_ms, dedup_scope, dedup_by_content, in_flight_limit, max_attempts,
-    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then, dead_letter_queue)
+    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then, dead_letter_queue, strict_visibility)
   select configure_queue.queue, setting_ms('delay', given->>'delay', '0'),
     setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue'),
     coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false),
     setting_number('in_flight_limit', given->>'in_flight_limit'), setting_number('max_attempts', given->>'max_attempts'),
     setting_ms('backoff', given->>'backoff', '0'),
     setting_ms('backoff_cap', given->>'backoff_cap', '0'), given->>'out_of_attempts',
-    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then', given->>'dead_letter_queue'
+    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then', given->>'dead_letter_queue',
+    coalesce(setting_word('strict_visibility', given->>'strict_visibility', '{true,false}')::boolean, false)
   on conflict (name) do update set
     delay_ms = case when given ? 'delay' then excluded.delay_ms else old.delay_ms end,
     dedup_window_ms = case when given ? 'dedup_window' then excluded.dedup_window_ms else old.dedup_window_ms end,
@@ -120,7 +121,8 @@ begin
     out_of_attempts = case when given ? 'out_of_attempts' then excluded.out_of_attempts else old.out_of_attempts end,
     halt_for_ms = case when given ? 'out_of_attempts' then excluded.halt_for_ms else old.halt_for_ms end,
     halt_then = case when given ? 'out_of_attempts' then excluded.halt_then else old.halt_then end,
-    dead_letter_queue = case when given ? 'dead_letter_queue' then excluded.dead_letter_queue else old.dead_letter_queue end;
+    dead_letter_queue = case when given ? 'dead_letter_queue' then excluded.dead_letter_queue else old.dead_letter_queue end,
+    strict_visibility = case when given ? 'strict_visibility' then excluded.strict_visibility else old.strict_visibility end;
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 

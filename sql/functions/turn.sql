@@ -23,7 +23,7 @@ begin
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
-        case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
+        case when g.job_id is not null then g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
       from {schema}.queue_group g
       where g.queue = any (array[of_queue]) and g.group_id between of_group and of_group
         and g.ready_at <= until_at and (g.job_id is not null or not lapsed)
@@ -35,7 +35,7 @@ begin
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
-        {schema}.is_suspected(g.suspect, g.claim, g.ready_at) as suspected
+        g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) as suspected
       from {schema}.queue_group g
       where g.queue = of_queue and g.job_id is not null and g.ready_at <= until_at
       order by g.claimed_by limit n for no key update skip locked) g;
@@ -46,7 +46,7 @@ begin
     from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
-        case when g.job_id is not null then {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
+        case when g.job_id is not null then g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
       from {schema}.queue_group g
       where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= from_at
       order by g.ready_at limit n for no key update skip locked) g;
@@ -104,7 +104,9 @@ end $$;
 -- loses nothing if its worker dies before it comes to run; one whose attempts are limited to 1
 -- would. One that expires is left to a claim of its own, which alone sees that it did. The first
 -- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
--- begun before, and may expire; only a claim that it takes over comes alone.
+-- begun before, and may expire; only a claim that it takes over comes alone. Not if its queue has
+-- strict visibility, and the group is not paused: there the end of a visibility is no sign of
+-- death.
 --
 -- `turn_ats` and `owners` are those of the locked turns, in their order. `ready_ats` and `lost_by`
 -- are the same of the jobs, and null for followers.
@@ -120,6 +122,7 @@ language plpgsql volatile
 as $$
 declare
   names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[];
+  is_strict constant boolean := case when receiver then (select q.strict_visibility from {schema}.queue q where q.name = of_queue) end;
   ends bigint[]; sizes smallint[]; each integer; begun integer; claims integer; n integer; head_bytes bigint;
 begin
   if heads.ready = cardinality(heads.ids) and heads.ready <= slots and heads.all_bytes <= max_bytes and per_turn = 1 then
@@ -135,7 +138,9 @@ begin
         least(per_turn - 1, greatest(at_most / greatest(count(*) filter (where h.followable), 1), least(at_most, 9)))
       into names, ids, words, fresh, bytes, lines, ready_ats, lost_by, head_bytes, each
     from (
-      select t.*, t.word = 'run' and (t.fresh or receiver and t.lapsed_job is null) as followable,
+      select t.*, t.word = 'run' and (t.fresh or receiver and (t.lapsed_job is null or is_strict is true and (
+          select s.group_id from {schema}.group_setting s
+          where s.queue = of_queue and s.group_id = t.name and {paused_s} limit 1) is null)) as followable,
         row_number() over (order by t.place) as nth,
         sum(t.bytes) over (order by t.place rows between unbounded preceding and 1 preceding) as before
       from unnest(turns.names, heads.ids, heads.dispositions, heads.fresh, heads.bytes, turns.lines, turns.jobs, turn_ats, owners)
@@ -196,6 +201,7 @@ begin
     update {schema}.queue_group g set
       claim = started.token, job_id = started.id, head_id = case when g.claim is null then started.id else g.head_id end,
       suspect = null, claimed_by = processor, aging_priority = 0, rechecks = 0,
+      strict = is_strict,
       batch_end = started.batch_end, batch_size = started.batch_size,
       ready_at = clock_timestamp() + make_interval(
         secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
@@ -275,7 +281,8 @@ begin
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,
     aging_priority = case when d.plan in ('sleep', 'recheck') then coalesce(d.priority, 0) else 0 end,
     rechecks = case when d.plan = 'recheck' then least(g.rechecks + 1, 6) else 0 end,
-    suspect = case d.plan when 'suspect' then g.claim when 'free' then null else g.suspect end,
+    -- Put off, a strict claim is over all the same.
+    suspect = case when d.plan in ('suspect', 'recheck') then g.claim when d.plan = 'free' then null else g.suspect end,
     claim = case when d.plan <> 'free' then g.claim end,
     job_id = case when d.plan <> 'free' then g.job_id end,
     claimed_by = case when d.plan <> 'free' then g.claimed_by end,

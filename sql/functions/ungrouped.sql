@@ -1,5 +1,5 @@
 -- Claims up to `n` jobs without a group: due ones from `from_at` on, or those whose claim lapsed
--- and was suspected a grace ago. Their own row is their lock, their token and their lease.
+-- and was suspected a grace ago, or is strict. Their own row is their lock, their token and their lease.
 --
 -- Each row decides for itself, and its condition is checked again on the version that was locked.
 -- So one statement may lock and write. `size` is the bytes of data that it brings, and `more` says
@@ -9,7 +9,7 @@
 -- Locks: job rows NO KEY UPDATE, skips. A handler by transaction has its job's row locked.
 create or replace function {schema}.claim_ungrouped(of_queue text, n integer, from_at timestamptz, until_at timestamptz,
   lapsed boolean, default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint,
-  ignore_before timestamptz, max_bytes bigint, out jobs bigint[], out tokens uuid[], out dispositions text[],
+  ignore_before timestamptz, max_bytes bigint, receiver boolean, out jobs bigint[], out tokens uuid[], out dispositions text[],
   out size bigint, out more boolean, out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
@@ -25,7 +25,7 @@ begin
         case when j.claimed_by is null then 'receiver' else 'worker' end as lost_by
       from {schema}.job j
       where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= until_at
-        and {schema}.is_suspected(j.suspect, j.claim, j.lease_until)
+        and (j.strict is true or {schema}.is_suspected(j.suspect, j.claim, j.lease_until))
       order by j.lease_until limit n for no key update skip locked) d;
   else
     select array_agg(d.id), array_agg(d.disposition), array_agg(d.bytes) into ids, words, bytes
@@ -44,6 +44,7 @@ begin
     select due.id, due.disposition, due.bytes, due.lapsed_at, due.lost_by from due where coalesce(due.before < max_bytes, true)),
   started as (
     {start}, claim = gen_random_uuid(), suspect = null, claimed_by = processor,
+      strict = case when receiver then (select q.strict_visibility from {schema}.queue q where q.name = of_queue) end,
       lease_until = clock_timestamp() + make_interval(
         secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))
     from turn where j.id = any (array[turn.id])
@@ -62,7 +63,7 @@ begin
   update {schema}.job j set suspect = j.claim, lease_until = {schema}.suspect_until(j.suspect, j.claim)
   from (select d.id from {schema}.job d
     where d.queue = of_queue and d.group_id is null and d.status = 'started' and d.lease_until <= until_at
-      and not {schema}.is_suspected(d.suspect, d.claim, d.lease_until)
+      and not (d.strict is true or {schema}.is_suspected(d.suspect, d.claim, d.lease_until))
     order by d.lease_until limit most for no key update skip locked) due
   where j.id = any (array[due.id]);
 end $$;

@@ -42,7 +42,7 @@ impl Client {
     /// Not cancel safe: some jobs may be cancelled. Safe to repeat.
     pub async fn purge(&self, pool: &PgPool, queue: &str) -> Result<Purged, ControlError> {
         name::check_queue(queue)?;
-        self.purge_some(pool, queue, None).await
+        self.purge_some(pool, queue, None, false).await
     }
 
     /// As [`purge`](Self::purge), for one group.
@@ -57,7 +57,26 @@ impl Client {
     ) -> Result<Purged, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        self.purge_some(pool, queue, Some(group)).await
+        self.purge_some(pool, queue, Some(group), false).await
+    }
+
+    /// As [`purge`](Self::purge), and also what is in flight: jobs that receivers have end as
+    /// cancelled, and their receipts are stale; processors are asked to cancel theirs. The queue's
+    /// deduplication ids are forgotten, so each may come again. `running` are those that processors
+    /// still have.
+    ///
+    /// # Errors
+    /// As [`purge`](Self::purge).
+    ///
+    /// # Cancel safety
+    /// As [`purge`](Self::purge).
+    pub async fn purge_everything(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+    ) -> Result<Purged, ControlError> {
+        name::check_queue(queue)?;
+        self.purge_some(pool, queue, None, true).await
     }
 
     async fn purge_some(
@@ -65,6 +84,7 @@ impl Client {
         pool: &PgPool,
         queue: &str,
         group: Option<&str>,
+        everything: bool,
     ) -> Result<Purged, ControlError> {
         let (store, acting) = (&self.store, self.acting());
         let mut conn = WorkConnection::from(pool.acquire().await?);
@@ -93,9 +113,23 @@ impl Client {
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
+            if everything {
+                let purge =
+                    async |conn: &mut _| store.purge_in_flight(conn, queue, to, acting).await;
+                loop {
+                    let (cancelled, asked) = in_tx(&mut conn, purge).await?;
+                    purged.cancelled += cancelled;
+                    if cancelled + asked == 0 {
+                        break;
+                    }
+                }
+                let forget = async |conn: &mut _| store.forget_dedup_ids(conn, queue).await;
+                while in_tx(&mut conn, forget).await? > 0 {}
+            }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
             (purged.running, purged.locked) = in_tx(&mut conn, left).await?;
-            if purged.locked == 0 {
+            // What was received in between is in flight.
+            if purged.locked == 0 && (!everything || purged.running == 0) {
                 break;
             }
         }

@@ -119,8 +119,9 @@ pub struct Received {
     /// When it was enqueued: the begin of the producer's transaction.
     pub enqueued_at: DateTime<Utc>,
     /// When its visibility ends, unless it is extended; by the database's clock. The job may be
-    /// taken over 1.75 s after that was noticed. [`Client::ack`] and [`Client::extend`] work until
-    /// then.
+    /// taken over 1.75 s after that was noticed, or at once with
+    /// [`QueueSettings::strict_visibility`](crate::QueueSettings::strict_visibility).
+    /// [`Client::ack`] and [`Client::extend`] work until then.
     pub visible_until: DateTime<Utc>,
     /// The key for calls to other services: see [`ActiveJob::key`](crate::ActiveJob::key).
     pub key: String,
@@ -298,7 +299,8 @@ impl Client {
     /// job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its
-    /// visibility, no other call returns it or other jobs of its group. Receivers and
+    /// visibility (at once if that is
+    /// [strict](crate::QueueSettings::strict_visibility)), no other call returns it or other jobs of its group. Receivers and
     /// [`Processor`](crate::Processor)s may share a queue.
     ///
     /// It returns no job, and no error, if nothing is due, if the queue is paused or has reached its

@@ -30,6 +30,7 @@ mod requests;
 mod retire;
 mod skip_locked;
 mod stress;
+mod strict;
 mod support;
 mod suspicion;
 mod upgrades;

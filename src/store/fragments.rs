@@ -74,6 +74,15 @@ pub(in crate::store) fn paused(alias: &str) -> String {
     )
 }
 
+/// Returns whether the claim of this alias is strict, and over. The end of one that was suspected or
+/// put off is not that of its visibility any more.
+pub(in crate::store) fn over(alias: &str, end: &str) -> String {
+    format!(
+        "({alias}.strict is true and ({alias}.{end} <= clock_timestamp() \
+         or coalesce({alias}.suspect = {alias}.claim, false)))"
+    )
+}
+
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
 /// behind it. The words of an index.
 pub(in crate::store) const FLAG_AT: &str =

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         version: 1,
         description: "schema",
@@ -71,6 +71,12 @@ const STEPS: [Step; 7] = [
         version: 7,
         description: "dead letters",
         sql: include_str!("../../migrations/0007_dead_letters.sql"),
+        compatible_from: 3,
+    },
+    Step {
+        version: 8,
+        description: "receives",
+        sql: include_str!("../../migrations/0008_receives.sql"),
         compatible_from: 3,
     },
 ];

@@ -46,8 +46,13 @@ fn tests_below(folder: &Path, path: &str, found: &mut HashSet<String>) {
 /// The path of every test as `cargo test` shows it, with `model::` before those of the model.
 fn tests() -> HashSet<String> {
     let mut found = HashSet::new();
-    let folders =
-        [("tests/all", ""), ("src", ""), ("tests/model", "model::"), ("benches/queue", "")];
+    let folders = [
+        ("tests/all", ""),
+        ("src", ""),
+        ("tests/model", "model::"),
+        ("benches/queue", ""),
+        ("crates/seriatim-sqs/tests", ""),
+    ];
     for (folder, path) in folders {
         tests_below(&root().join(folder), path, &mut found);
     }

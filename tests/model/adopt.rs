@@ -11,6 +11,7 @@ const NO_CLAIM: GroupRow = GroupRow {
     job: None,
     suspect: None,
     claimed_by: None,
+    strict: false,
     head: 0,
     ready: Ready::Due,
     halted_by: None,

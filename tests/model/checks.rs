@@ -40,6 +40,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         faults: NO_FAULTS,
         hold: Hold::Transaction,
         receivers: 0,
+        strict: false,
         tx: false,
         presence: false,
         max_attempts: 2,
@@ -167,6 +168,17 @@ fn receivers_with_several_calls_in_a_transaction() {
     check("two receivers, three jobs", &Protocol { receivers: 3, ..plain(&[TWO, ONE]) });
     let requests = vec![Request::Cancel(0), Request::Retry(0)];
     check("and a cancel and a retry", &Protocol { requests, ..received(&[ONE, ONE]) });
+}
+
+#[test]
+fn receivers_whose_visibility_is_strict() {
+    let strict =
+        |jobs: &[Enqueue]| Protocol { receivers: 3, strict: true, faults: LAPSE, ..plain(jobs) };
+    check("two receivers, and a lapse", &strict(&[ONE, ONE]));
+    let faults = Faults { crashes: 1, lapses: 1, ..NO_FAULTS };
+    check("and a crash", &Protocol { faults, ..strict(&[ONE]) });
+    check("a worker and a receiver", &Protocol { receivers: 1, ..strict(&[ONE, ONE]) });
+    check("and errors", &Protocol { may_fail: true, ..strict(&[ONE]) });
 }
 
 #[test]

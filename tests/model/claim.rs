@@ -33,12 +33,14 @@ impl Protocol {
         passes
     }
 
-    /// Takes the turn. A claim whose lease is over is only suspected the first time.
+    /// Takes the turn. A claim whose lease is over is only suspected the first time, but for a strict
+    /// one.
     pub fn take(&self, s: &mut State, w: usize, seen: HeadSnapshot) {
         let row = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.ready == Ready::Due);
         let Some(row) = row else { return self.write_nothing(s, w) };
-        let suspected = row.suspect == row.claim || self.is(Mutation::TakeOverWithoutSuspicion);
-        let old = row.claim.is_some() && row.claim == s.old_suspect;
+        let suspected =
+            row.strict || row.suspect == row.claim || self.is(Mutation::TakeOverWithoutSuspicion);
+        let old = !row.strict && row.claim.is_some() && row.claim == s.old_suspect;
         if row.claim.is_some() && (!suspected || old) {
             let ready = if old { Ready::AfterRestart } else { Ready::Grace { by_detector: false } };
             s.write_group(w, GroupRow { suspect: row.claim, ready, ..row });
@@ -148,6 +150,7 @@ impl Protocol {
             job: Some(id),
             suspect: None,
             claimed_by: self.presence.then_some(w as u8),
+            strict: self.strict && self.is_receiver(w),
             ready: Ready::Lease,
             ..*group
         }
@@ -202,5 +205,13 @@ impl Protocol {
 
 /// Returns the group's row as a settle leaves it, with the turn passed on.
 pub fn freed(row: &GroupRow) -> GroupRow {
-    GroupRow { claim: None, job: None, suspect: None, claimed_by: None, ready: Ready::Due, ..*row }
+    GroupRow {
+        claim: None,
+        job: None,
+        suspect: None,
+        claimed_by: None,
+        strict: false,
+        ready: Ready::Due,
+        ..*row
+    }
 }

@@ -7,7 +7,7 @@
 //! was told of the server's shutdown: it keeps its handlers, since no failure detector can run.
 
 use crate::protocol::{Hold, Protocol};
-use crate::state::{GroupRow, JobRow, Ready, State, Step, WORKERS};
+use crate::state::{GroupRow, JobRow, Ready, RunResult, State, Step, Then, WORKERS};
 
 impl Protocol {
     pub fn lease_ends(&self, s: &mut State) -> bool {
@@ -19,6 +19,13 @@ impl Protocol {
                 return false;
             }
             s.faults.lapses -= 1;
+        }
+        // A receiver knows when its visibility ends, and stops for it.
+        for worker in s.workers.iter_mut().filter(|worker| row.strict && worker.handler) {
+            if worker.claim.map(|claim| claim.token) == row.claim {
+                worker.handler = false;
+                worker.step = Step::HoldSee { then: Then::Record(RunResult::Error) };
+            }
         }
         s.rows.group = Some(GroupRow { ready: Ready::Due, ..row });
         true

@@ -17,7 +17,12 @@ impl Protocol {
             };
             return rows.group.is_some() && job.is_some_and(same);
         }
-        rows.group.is_some_and(|row| row.claim == Some(claim.token))
+        rows.group.is_some_and(|row| row.claim == Some(claim.token) && !self.is_over(&row))
+    }
+
+    /// Returns whether the claim of a row is strict, and over.
+    fn is_over(&self, row: &GroupRow) -> bool {
+        row.is_over() && !self.is(Mutation::CountAfterTheEnd)
     }
 
     pub fn see_claim(&self, s: &mut State, w: usize, then: Then) {
@@ -35,7 +40,9 @@ impl Protocol {
         let by_attempts = self.is(Mutation::FenceByAttempts);
         let any = then == Then::Release && self.is(Mutation::ReleaseWithoutToken);
         let group = s.lock_group(w, Lock::NoKeyUpdate);
-        let is_ours = |row: &GroupRow| by_attempts || any || row.claim == Some(claim.token);
+        let is_ours = |row: &GroupRow| {
+            by_attempts || any || row.claim == Some(claim.token) && !self.is_over(row)
+        };
         let Some(group) = group.filter(is_ours) else {
             // Skipped is not lost: only a plain read that shows another token, or no row, is a
             // loss.
@@ -55,6 +62,7 @@ impl Protocol {
             s.workers[w].step = Step::HoldSee { then };
             return;
         }
+        s.seen.late_write |= group.is_over();
         let suspected = group.suspect.is_some() && !self.is(Mutation::HoldKeepsSuspicion);
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
@@ -183,7 +191,7 @@ impl Protocol {
         let Some(claim) = worker.claim else { return false };
         let free = s.locks.group.is_none();
         let stands = |row: &GroupRow| {
-            row.claim == Some(claim.token)
+            row.claim == Some(claim.token) && !self.is_over(row)
                 || self.is(Mutation::ExtendWithoutToken) && row.claim.is_some()
         };
         let to_extend = s
@@ -195,6 +203,7 @@ impl Protocol {
             return false;
         };
         s.seen.stale_write |= row.claim != Some(claim.token);
+        s.seen.late_write |= row.is_over();
         s.rows.group = Some(GroupRow { suspect: None, ready: Ready::Lease, ..row });
         true
     }

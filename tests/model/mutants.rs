@@ -5,7 +5,7 @@ use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::properties::{
-    ATTEMPTS, AWAKE, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
+    ATTEMPTS, AWAKE, LATE, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
 };
 use crate::protocol::{Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
@@ -131,6 +131,13 @@ fn suspicion_right_after_a_restart_runs_two_jobs_at_once() {
 fn a_take_over_without_suspicion_runs_beside_the_handler() {
     let faults = Faults { sessions: 1, ..NO_FAULTS };
     breaks(Mutation::TakeOverWithoutSuspicion, Protocol { faults, ..plain(&[ONE]) }, ONE_AT_A_TIME);
+}
+
+#[test]
+fn a_receipt_that_counts_after_the_end_is_not_strict() {
+    let faults = Faults { lapses: 1, ..NO_FAULTS };
+    let model = Protocol { receivers: 1, strict: true, faults, ..plain(&[ONE]) };
+    breaks(Mutation::CountAfterTheEnd, model, LATE);
 }
 
 #[test]

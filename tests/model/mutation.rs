@@ -45,6 +45,8 @@ pub enum Mutation {
     TerminationIsAShutdown,
     /// A claim whose lease is over is taken over at once, without a suspicion and its grace.
     TakeOverWithoutSuspicion,
+    /// The receipt of a strict claim counts until the job is received again.
+    CountAfterTheEnd,
     /// A hold leaves a suspicion as it is.
     HoldKeepsSuspicion,
     /// An adopter clears any flag of a claimed group, also of ids below `head_id`.

@@ -10,6 +10,7 @@ pub const ONE_AT_A_TIME: &str = "P2 one at a time";
 pub const NOTHING_LOST: &str = "P3 nothing lost";
 pub const ATTEMPTS: &str = "P9 attempts are counted";
 pub const STALE: &str = "P10 a stale worker does no harm";
+pub const LATE: &str = "P10 a strict claim counts until its end";
 pub const NO_WAIT: &str = "P3 no step waits for an open transaction";
 pub const AWAKE: &str = "P8 no group sleeps for a job that is over";
 pub const NOT_LEFT: &str = "P9 no living worker leaves a claim behind";
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(NOTHING_LOST, |_, s| covered(s)),
         Property::always(ATTEMPTS, |_, s: &State| !s.seen.uncounted),
         Property::always(STALE, |_, s: &State| !s.seen.stale_write),
+        Property::always(LATE, |_, s: &State| !s.seen.late_write),
         Property::always(NO_WAIT, |_, s: &State| !s.waited),
         Property::always(AWAKE, |_, s: &State| !sleeps_for_nothing(s)),
         Property::always(NOT_LEFT, |model: &Protocol, s| has_owner(model, s)),
@@ -47,14 +49,14 @@ fn sleeps_for_nothing(s: &State) -> bool {
     s.rows.jobs[job as usize].is_none_or(JobRow::is_over) && s.rows.adoptable() == 0
 }
 
-/// Returns whether a claim is that of a worker, unless a fault has taken it from it.
+/// Returns whether a claim is that of a worker, unless a fault has taken it from it, or its end.
 fn has_owner(model: &Protocol, s: &State) -> bool {
     let Faults { lapses, holds, .. } = s.faults;
     let faults = s.faults != Faults { lapses, holds, ..model.faults } || model.deadly.is_some();
     let claim = s.rows.group.and_then(|row| row.claim);
     let owned =
         |token| s.workers.iter().any(|worker| worker.claim.is_some_and(|it| it.token == token));
-    faults || claim.is_none_or(owned)
+    faults || s.rows.group.is_some_and(|row| row.is_over()) || claim.is_none_or(owned)
 }
 
 /// Returns whether, in the committed rows, each unfinished job has a flag at or below it, or a row

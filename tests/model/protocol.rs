@@ -44,6 +44,8 @@ pub struct Protocol {
     pub hold: Hold,
     /// The workers that are receivers, a bit for each.
     pub receivers: u8,
+    /// Their claims are strict.
+    pub strict: bool,
     /// Handlers may ask for their transaction: `job.tx()`.
     pub tx: bool,
     pub presence: bool,
@@ -134,6 +136,7 @@ impl fmt::Display for Protocol {
         let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
         write!(f, "1 group, {} workers, jobs {jobs:?}, hold: {:?}", self.workers, self.hold)?;
         write!(f, ", receivers {}", self.receivers.count_ones())?;
+        write!(f, "{}", if self.strict { ", strict" } else { "" })?;
         write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
         write!(
             f,

@@ -79,10 +79,19 @@ pub struct GroupRow {
     pub job: Option<u8>,
     pub suspect: Option<u8>,
     pub claimed_by: Option<u8>,
+    /// The claim is over when its lease is.
+    pub strict: bool,
     pub head: u8,
     pub ready: Ready,
     pub halted_by: Option<u8>,
     pub park_to: Option<u8>,
+}
+
+impl GroupRow {
+    /// Returns whether its claim is strict, and over.
+    pub fn is_over(&self) -> bool {
+        self.strict && self.ready != Ready::Lease
+    }
 }
 
 /// The tables, as one snapshot shows them.
@@ -334,6 +343,7 @@ pub struct Faults {
 
 /// Record for the properties alone; not in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(clippy::struct_excessive_bools)] // What was seen and what was not.
 pub struct Seen {
     /// For each job, those that must have ended before it starts: they were committed when it was
     /// enqueued.
@@ -343,6 +353,8 @@ pub struct Seen {
     pub wrong_head: bool,
     pub uncounted: bool,
     pub stale_write: bool,
+    /// A strict claim was settled or extended when it was over.
+    pub late_write: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

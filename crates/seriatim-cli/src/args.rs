@@ -628,6 +628,9 @@ pub(crate) struct Configure {
     /// The queue that a job goes to when it is out of attempts, or `default`: it stays as failed.
     #[arg(long, value_name = "QUEUE")]
     pub(crate) dead_letter_queue: Option<OrDefault<String>>,
+    /// Whether a received job can be received again exactly when its visibility ends.
+    #[arg(long, value_name = "true|false")]
+    pub(crate) strict_visibility: Option<bool>,
 }
 
 impl Configure {
@@ -644,6 +647,7 @@ impl Configure {
             backoff,
             backoff_cap,
             dead_letter_queue,
+            strict_visibility,
         } = self;
         in_flight_limit.is_some()
             || delay.is_some()
@@ -655,6 +659,7 @@ impl Configure {
             || backoff.is_some()
             || backoff_cap.is_some()
             || dead_letter_queue.is_some()
+            || strict_visibility.is_some()
     }
 }
 

@@ -33,6 +33,20 @@ pub(crate) struct StoredKey {
     pub(crate) role: Option<String>,
 }
 
+/// A task that moves messages, as it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct MoveTask {
+    pub(crate) id: i64,
+    /// `None`: the queue that each message came from.
+    pub(crate) to_queue: Option<String>,
+    pub(crate) per_second: Option<i32>,
+    pub(crate) status: String,
+    pub(crate) moved: i64,
+    pub(crate) to_move: i64,
+    pub(crate) failure: Option<String>,
+    pub(crate) started_at: DateTime<Utc>,
+}
+
 /// The numbers of a queue's messages, each up to 10,001.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
@@ -152,6 +166,20 @@ impl Database {
         Ok(row.map(|row| queue(&row)).transpose()?)
     }
 
+    /// Locks a queue's row for the open transaction.
+    pub(crate) async fn lock_queue(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+    ) -> Result<Queue, SqsError> {
+        if name.contains('\0') {
+            return Err(SqsError::no_queue());
+        }
+        let sql = self.sql("select from {schema}.sqs_queue where name = $1 for no key update");
+        sqlx::query(sql).bind(name).execute(&mut *conn).await?;
+        self.find_queue(conn, name).await?.ok_or_else(SqsError::no_queue)
+    }
+
     /// Returns the names of queues behind `after`, in order.
     pub(crate) async fn queue_names(
         &self,
@@ -190,7 +218,8 @@ impl Database {
         Ok(names.fetch_all(pool).await?)
     }
 
-    /// Adds a queue. Returns false if there is one of this name.
+    /// Adds a queue. Returns false if there is one of this name, and locks it: otherwise another
+    /// transaction may remove it before its settings are compared.
     pub(crate) async fn insert_queue(
         &self,
         conn: &mut PgConnection,
@@ -200,10 +229,11 @@ impl Database {
     ) -> Result<bool, SqsError> {
         let sql = self.sql(
             "insert into {schema}.sqs_queue (name, attributes, tags) values ($1, $2, $3)
-             on conflict do nothing",
+             on conflict (name) do update set name = excluded.name
+             returning xmax = 0",
         );
-        let insert = sqlx::query(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
-        Ok(insert.execute(conn).await?.rows_affected() == 1)
+        let insert = sqlx::query_scalar(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
+        Ok(insert.fetch_one(conn).await?)
     }
 
     /// Merges settings into those of a queue. Empty ones are removed.
@@ -236,14 +266,91 @@ impl Database {
         Ok(())
     }
 
-    /// Removes a queue. Its jobs are not touched.
+    /// Removes a queue, and ends the tasks that move messages from or to it. Its jobs are not
+    /// touched.
     pub(crate) async fn delete_queue(
         &self,
         conn: &mut PgConnection,
         name: &str,
     ) -> Result<(), SqsError> {
         let sql = self.sql("delete from {schema}.sqs_queue where name = $1");
+        sqlx::query(sql).bind(name).execute(&mut *conn).await?;
+        let sql = self.sql(
+            "update {schema}.move_task set status = 'failed', ended_at = clock_timestamp(),
+               failure = 'AWS.SimpleQueueService.NonExistentQueue'
+             where ended_at is null and $1 in (from_queue, to_queue)",
+        );
         sqlx::query(sql).bind(name).execute(conn).await?;
+        Ok(())
+    }
+
+    /// Starts a task that moves what waits in a queue. Returns its number; `None` if one is running.
+    pub(crate) async fn start_move_task(
+        &self,
+        pool: &PgPool,
+        source: &str,
+        target: Option<&str>,
+        rate: Option<i64>,
+    ) -> Result<Option<i64>, SqsError> {
+        let sql = self.sql("select {schema}.start_move_task($1, $2, $3::int)");
+        let task = sqlx::query_scalar(sql).bind(source).bind(target).bind(rate);
+        match task.fetch_one(pool).await {
+            // The arguments are sound.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("22023") => {
+                Ok(None)
+            }
+            task => Ok(Some(task?)),
+        }
+    }
+
+    /// Ends a task of a source queue. Returns how many messages it has moved; `None` if no such task
+    /// is running.
+    pub(crate) async fn cancel_move_task(
+        &self,
+        pool: &PgPool,
+        task: i64,
+        source: &str,
+    ) -> Result<Option<i64>, SqsError> {
+        let sql = self.sql(
+            "select {schema}.cancel_move_task(t.id) from {schema}.move_task t
+             where t.id = $1 and t.from_queue = $2",
+        );
+        let moved = sqlx::query_scalar(sql).bind(task).bind(source).fetch_optional(pool).await?;
+        Ok(moved.flatten())
+    }
+
+    /// Returns the tasks of a source queue, the newest first.
+    pub(crate) async fn move_tasks(
+        &self,
+        pool: &PgPool,
+        source: &str,
+        most: i64,
+    ) -> Result<Vec<MoveTask>, SqsError> {
+        let sql = self.sql(
+            "select t.id, t.to_queue, t.per_second::int, t.status, t.moved, t.to_move, t.failure,
+               t.started_at
+             from {schema}.move_task t where t.from_queue = $1 order by t.id desc limit $2",
+        );
+        let rows = sqlx::query(sql).bind(source).bind(most).fetch_all(pool).await?;
+        let tasks = rows.iter().map(|row| {
+            Ok(MoveTask {
+                id: row.try_get(0)?,
+                to_queue: row.try_get(1)?,
+                per_second: row.try_get(2)?,
+                status: row.try_get(3)?,
+                moved: row.try_get(4)?,
+                to_move: row.try_get(5)?,
+                failure: row.try_get(6)?,
+                started_at: row.try_get(7)?,
+            })
+        });
+        Ok(tasks.collect::<Result<_, sqlx::Error>>()?)
+    }
+
+    /// Carries all running tasks one batch further.
+    pub(crate) async fn run_move_tasks(&self) -> Result<(), SqsError> {
+        let sql = self.sql("select {schema}.run_move_tasks()");
+        sqlx::query(sql).execute(&self.pool).await?;
         Ok(())
     }
 
@@ -257,52 +364,22 @@ impl Database {
         Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
     }
 
-    /// Returns jobs of a queue that are in flight, at most 10,000 with a group and as many without;
-    /// with the receipts of those that receivers have.
-    pub(crate) async fn in_flight(
-        &self,
-        pool: &PgPool,
-        queue: &str,
-    ) -> Result<Vec<(i64, Option<String>)>, SqsError> {
-        let sql = self.sql(
-            "(select b.id, case when g.claimed_by is null then b.id || '.' || g.claim end
-              from {schema}.queue_group g
-                cross join lateral {schema}.batch_jobs(
-                  g.queue, g.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
-              where g.queue = $1 and g.job_id is not null limit 10000)
-             union all
-             (select j.id, case when j.claimed_by is null then j.id || '.' || j.claim end
-              from {schema}.job j
-              where j.queue = $1 and j.group_id is null and j.status = 'started' limit 10000)",
-        );
-        let rows = sqlx::query(sql).bind(queue).fetch_all(pool).await?;
-        let jobs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-        Ok(jobs.collect::<Result<_, sqlx::Error>>()?)
-    }
-
-    /// Forgets the deduplication ids of a queue, as far as no open transaction has them.
-    pub(crate) async fn forget_dedup_ids(
-        &self,
-        pool: &PgPool,
-        queue: &str,
-    ) -> Result<(), SqsError> {
-        let forget = || {
-            self.sql(
-                "delete from {schema}.dedup d where d.ctid in (
-               select d.ctid from {schema}.dedup d where d.queue = $1 limit 10000
-               for update skip locked)",
-            )
-        };
-        loop {
-            let deleted = sqlx::query(forget()).bind(queue).execute(pool).await?;
-            if deleted.rows_affected() < 10_000 {
-                return Ok(());
-            }
-        }
-    }
-
+    /// Counts the messages of a queue. One whose visibility is over is not in flight any more,
+    /// whether or not a receive has found it yet.
     pub(crate) async fn depth(&self, pool: &PgPool, queue: &str) -> Result<Depth, SqsError> {
-        let sql = self.sql("select queued, delayed, started::int8 from {schema}.queue_depth($1)");
+        let sql = self.sql(
+            "select d.queued + over.n, d.delayed, d.started::int8 - over.n
+             from {schema}.queue_depth($1) d cross join lateral (
+               select ((select coalesce(sum(c.batch_size), 0) from (
+                   select g.batch_size, g.claimed_by, g.ready_at from {schema}.queue_group g
+                   where g.queue = $1 and g.job_id is not null limit 10001) c
+                 where c.claimed_by is null and c.ready_at <= clock_timestamp())
+               + (select count(*) from (
+                   select j.claimed_by, j.lease_until from {schema}.job j
+                   where j.queue = $1 and j.group_id is null and j.status = 'started'
+                   limit 10001) c
+                 where c.claimed_by is null and c.lease_until <= clock_timestamp()))::int8) over(n)",
+        );
         let row = sqlx::query(sql).bind(queue).fetch_one(pool).await?;
         Ok(Depth { visible: row.try_get(0)?, delayed: row.try_get(1)?, in_flight: row.try_get(2)? })
     }
@@ -322,22 +399,12 @@ impl Database {
         pairs.collect()
     }
 
-    /// Receives messages. If there are none, those whose visibility is over are given back first.
+    /// Receives messages.
     pub(crate) async fn receive(
         &self,
         pool: &PgPool,
-        queue: &str,
         what: Receive,
     ) -> Result<Vec<Received>, SqsError> {
-        let received = self.client.receive(pool, what.clone()).await.map_err(refusal)?;
-        if !received.is_empty() {
-            return Ok(received);
-        }
-        let sql = self.sql("select {schema}.nack_lapsed($1)");
-        let nacked: i32 = sqlx::query_scalar(sql).bind(queue).fetch_one(pool).await?;
-        if nacked == 0 {
-            return Ok(received);
-        }
         self.client.receive(pool, what).await.map_err(refusal)
     }
 

@@ -21,16 +21,17 @@ pub(crate) enum Code {
     MessageNotInflight,
     MissingAuthentication,
     MissingParameter,
+    OverLimit,
     PurgeQueueInProgress,
     QueueDoesNotExist,
     QueueNameExists,
     ReceiptHandleIsInvalid,
     RequestTooLarge,
+    ResourceNotFound,
     ServiceUnavailable,
     SignatureDoesNotMatch,
     TooManyEntries,
     UnknownKey,
-    UnsupportedOperation,
 }
 
 impl Code {
@@ -73,6 +74,7 @@ impl Code {
             Self::MissingParameter => {
                 ("MissingRequiredParameterException", "MissingParameter", 400)
             }
+            Self::OverLimit => ("OverLimit", "OverLimit", 403),
             Self::PurgeQueueInProgress => {
                 ("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
             }
@@ -84,6 +86,9 @@ impl Code {
                 ("ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
             }
             Self::RequestTooLarge => ("RequestEntityTooLarge", "RequestEntityTooLarge", 413),
+            Self::ResourceNotFound => {
+                ("ResourceNotFoundException", "ResourceNotFoundException", 404)
+            }
             Self::ServiceUnavailable => ("ServiceUnavailableException", "ServiceUnavailable", 503),
             Self::SignatureDoesNotMatch => {
                 ("InvalidSignatureException", "SignatureDoesNotMatch", 403)
@@ -94,9 +99,6 @@ impl Code {
                 400,
             ),
             Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
-            Self::UnsupportedOperation => {
-                ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400)
-            }
         }
     }
 
@@ -150,6 +152,11 @@ impl From<sqlx::Error> for SqsError {
                 tracing::warn!(error = e.message(), "the role of a key lacks a right");
                 let message = "The role of this access key lacks a right (docs/roles.sql).";
                 return Self::new(Code::AccessDenied, message);
+            }
+            // A NUL, which PostgreSQL's text and JSON do not have.
+            if ["22021", "22P05"].contains(&e.code()) {
+                let message = "A parameter has a character that is not allowed.";
+                return Self::new(Code::InvalidParameterValue, message);
             }
             // 40: another transaction; 53, 57: the server has too little of something, or ends.
             if !["40", "53", "57"].iter().any(|class| e.code().starts_with(class)) {

@@ -169,6 +169,44 @@ pub(crate) struct ChangeMessageVisibility {
     pub(crate) visibility_timeout: Option<Number>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct StartMoveTask {
+    pub(crate) source_arn: Option<String>,
+    pub(crate) destination_arn: Option<String>,
+    pub(crate) max_number_of_messages_per_second: Option<Number>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct CancelMoveTask {
+    pub(crate) task_handle: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct ListMoveTasks {
+    pub(crate) source_arn: Option<String>,
+    pub(crate) max_results: Option<Number>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct AddPermission {
+    pub(crate) queue_url: Option<String>,
+    pub(crate) label: Option<String>,
+    #[serde(rename = "AWSAccountIds")]
+    pub(crate) aws_account_ids: Vec<String>,
+    pub(crate) actions: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct RemovePermission {
+    pub(crate) queue_url: Option<String>,
+    pub(crate) label: Option<String>,
+}
+
 /// Returns the name of a queue: the last part of its address.
 pub(crate) fn queue_of(url: Option<String>) -> Result<String, SqsError> {
     let url = url.filter(|url| !url.is_empty()).ok_or_else(|| SqsError::missing("QueueUrl"))?;

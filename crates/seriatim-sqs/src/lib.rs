@@ -11,6 +11,7 @@ mod handle;
 mod input;
 mod lines;
 mod message;
+mod patient;
 mod protocol;
 mod queue;
 mod sends;

@@ -237,6 +237,9 @@ pub(crate) fn job_settings(name: &str, given: &Texts, is_new: bool) -> QueueSett
         settings =
             settings.dedup_scope(if of_group { DedupScope::Group } else { DedupScope::Queue });
     }
+    if is_new {
+        settings = settings.strict_visibility(true);
+    }
     match given.get("RedrivePolicy").map(|policy| redrive_policy(policy)) {
         Some(Ok(policy)) => settings.max_attempts(policy.receives).dead_letter_queue(policy.target),
         Some(Err(_)) => settings.max_attempts(NO_LIMIT).dead_letter_queue(None),
@@ -253,6 +256,7 @@ pub(crate) fn reset_settings(name: &str) -> QueueSettings {
         .dedup_scope(DedupScope::Queue)
         .max_attempts(None)
         .dead_letter_queue(None)
+        .strict_visibility(false)
 }
 
 #[cfg(test)]

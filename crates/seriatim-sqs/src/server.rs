@@ -18,7 +18,7 @@ use seriatim::{QueueOptions, Retention};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 use crate::auth::{self, Caller};
@@ -26,6 +26,7 @@ use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::lines::AllLines;
+use crate::patient::Patient;
 use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
@@ -35,14 +36,22 @@ use crate::waiting::Waiting;
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
 /// What one unit of the memory of bodies is.
 const BODY_UNIT: usize = 1024;
+/// Bodies up to here have a memory of their own: large ones that come slowly hold up no others.
+const SMALL_BODY: usize = 64 * 1024;
+/// The longest head. The longest address that the HTTP library takes is 64 KiB.
+const HEAD_LIMIT: usize = 96 * 1024;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may read nothing of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long open requests have when the server ends.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// Delay after a connection that could not be accepted: too many files may be open.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How often messages that have ended are deleted, and others' requests carried out.
 const MAINTENANCE: Duration = Duration::from_secs(30);
+/// How often running tasks move messages.
+const MOVES: Duration = Duration::from_secs(1);
 /// How long messages are kept that were deleted or purged.
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
 /// How long dead letters are kept: as long as AWS keeps any message.
@@ -67,14 +76,16 @@ struct Server {
     service: Arc<Service>,
     access: Access,
     public_url: Option<String>,
-    bodies: Semaphore,
+    /// The memory for small bodies, and that for large ones.
+    bodies: [Semaphore; 2],
 }
 
 /// Serves until `end` completes. Then waits end, and open requests have 10 s.
 ///
 /// It takes one connection of the pool to listen on, and as many more as there are requests at
 /// work; a request that waits for messages has none. Keys with a role have a pool of 10 for each
-/// role. Every 30 s it runs maintenance of the queues, which deletes what ended a day
+/// role. Every second it carries out tasks that move messages. Every 30 s it runs
+/// maintenance of the queues, which deletes what ended a day
 /// ago, and dead letters of 14 days.
 ///
 /// # Errors
@@ -103,13 +114,14 @@ pub async fn serve(
         service: Arc::clone(&service),
         access: config.access,
         public_url: config.public_url.clone(),
-        bodies: Semaphore::new(config.body_memory / BODY_UNIT),
+        bodies: [(); 2].map(|()| Semaphore::new(config.body_memory / 2 / BODY_UNIT)),
     });
     let open = GracefulShutdown::new();
     tokio::select! {
         () = accept(&listener, &server, &open, config.connections) => {}
         () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
+        () = move_messages(&service) => {}
         () = end => {}
     }
     drop(listener);
@@ -149,7 +161,8 @@ async fn accept(
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), answer);
+            .max_buf_size(HEAD_LIMIT)
+            .serve_connection(TokioIo::new(Patient::new(stream, ANSWER_TIMEOUT)), answer);
         let connection = open.watch(connection);
         tokio::spawn(async move {
             // A client that hangs up is no news.
@@ -165,6 +178,17 @@ async fn maintain(service: &Service) {
         sleep(MAINTENANCE).await;
         if let Err(error) = maintain_once(service).await {
             tracing::warn!(%error, "the maintenance of the queues failed");
+        }
+    }
+}
+
+/// Carries out the tasks that move messages. Other servers do so too: a task's rate holds over all.
+/// Never returns.
+async fn move_messages(service: &Service) {
+    loop {
+        sleep(MOVES).await;
+        if let Err(error) = service.database.run_move_tasks().await {
+            tracing::warn!(%error, "the tasks that move messages failed");
         }
     }
 }
@@ -239,34 +263,45 @@ impl Server {
         }
     }
 
-    /// Reads a body, within the memory for all bodies.
+    /// Reads a body, within the memory for all bodies. It takes memory for what has come only.
     async fn read_body(
         &self,
         body: Incoming,
-    ) -> Result<(SemaphorePermit<'_>, hyper::body::Bytes), SqsError> {
+    ) -> Result<(Option<SemaphorePermit<'_>>, Vec<u8>), SqsError> {
         let too_large = || {
             let message = format!("The body has more than {BODY_LIMIT} bytes.");
             SqsError::new(Code::RequestTooLarge, message)
         };
         let size = body.size_hint().upper().unwrap_or(BODY_LIMIT as u64);
         let size = usize::try_from(size).ok().filter(|size| *size <= BODY_LIMIT);
-        let units = size.ok_or_else(too_large)?.div_ceil(BODY_UNIT);
-        let units = u32::try_from(units).map_err(|_| too_large())?;
+        let memory = &self.bodies[usize::from(size.ok_or_else(too_large)? > SMALL_BODY)];
+        let deadline = Instant::now() + BODY_TIMEOUT;
         let slow = |_| SqsError::new(Code::MalformedRequest, "The body did not come in time.");
-        let memory = self.bodies.acquire_many(units);
-        let memory = timeout(BODY_TIMEOUT, memory).await.map_err(|_| {
-            SqsError::new(Code::ServiceUnavailable, "Too many requests at once. Try again.")
-        })?;
-        let memory = memory.map_err(|_| SqsError::busy())?;
-        let read = timeout(BODY_TIMEOUT, Limited::new(body, BODY_LIMIT).collect());
-        let body = read.await.map_err(slow)?.map_err(|error| {
-            if error.is::<http_body_util::LengthLimitError>() {
-                too_large()
-            } else {
-                SqsError::new(Code::MalformedRequest, "The body broke off.")
+        let full =
+            |_| SqsError::new(Code::ServiceUnavailable, "Too many requests at once. Try again.");
+        let mut body = Limited::new(body, BODY_LIMIT);
+        let (mut held, mut bytes) = (None::<SemaphorePermit<'_>>, Vec::new());
+        while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(slow)? {
+            let frame = frame.map_err(|error| {
+                if error.is::<http_body_util::LengthLimitError>() {
+                    too_large()
+                } else {
+                    SqsError::new(Code::MalformedRequest, "The body broke off.")
+                }
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            let units = |bytes: usize| bytes.div_ceil(BODY_UNIT);
+            let more = units(bytes.len() + data.len()) - units(bytes.len());
+            let more = memory.acquire_many(u32::try_from(more).map_err(|_| too_large())?);
+            let more = timeout_at(deadline, more).await.map_err(full)?;
+            let more = more.map_err(|_| SqsError::busy())?;
+            match &mut held {
+                Some(held) => held.merge(more),
+                None => held = Some(more),
             }
-        })?;
-        Ok((memory, body.to_bytes()))
+            bytes.extend_from_slice(&data);
+        }
+        Ok((held, bytes))
     }
 
     /// What the addresses of queues begin with.

@@ -19,6 +19,8 @@ statements! {
     UNGROUPED = |names| names.sql(
         "select p.cancelled, p.last_at, p.last_id from {purge_ungrouped}($1, $2, $3, $4, $5, $6, $7) p",
     );
+    IN_FLIGHT = |names| names.sql("select p.cancelled, p.asked from {purge_in_flight}($1, $2, $3, $4, $5) p");
+    FORGET_DEDUP_IDS = |names| names.sql("select {forget_dedup_ids}($1, $2)");
     LEFT = |names| left(names, true);
     LEFT_IN_GROUP = |names| left(names, false);
 }
@@ -93,6 +95,31 @@ impl Store {
         let row = purge.fetch_one(conn).await?;
         let Purge { cancelled, next } = batch::<DateTime<Utc>>(&row)?;
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
+    }
+
+    /// Ends a batch of jobs in flight. Returns how many were cancelled, and how many processors were
+    /// asked to cancel.
+    pub(crate) async fn purge_in_flight(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        to: i64,
+        acting: Acting<'_>,
+    ) -> Result<(u64, u64), sqlx::Error> {
+        let purge = self.query(&IN_FLIGHT).bind(queue).bind(to).bind(BATCH);
+        let row = purge.bind(acting.reason).bind(acting.actor).fetch_one(conn).await?;
+        let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
+        Ok((count(0)?, count(1)?))
+    }
+
+    /// Forgets a batch of deduplication ids. Returns how many.
+    pub(crate) async fn forget_dedup_ids(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<u64, sqlx::Error> {
+        let row = self.query(&FORGET_DEDUP_IDS).bind(queue).bind(BATCH).fetch_one(conn).await?;
+        row.try_get::<i64, _>(0).map(i64::unsigned_abs)
     }
 
     /// Returns how many jobs run, and how many up to an id are still queued.

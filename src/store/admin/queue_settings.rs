@@ -20,7 +20,7 @@ statements! {
 }
 
 /// The columns, in the order in which they are read.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 13] = [
     "delay_ms",
     "dedup_window_ms",
     "dedup_scope",
@@ -33,6 +33,7 @@ const SETTINGS: [&str; 12] = [
     "halt_for_ms",
     "halt_then",
     "dead_letter_queue",
+    "strict_visibility",
 ];
 
 fn read(names: &Names) -> String {
@@ -60,6 +61,7 @@ impl Store {
             backoff_ms,
             backoff_cap_ms,
             dead_letter_queue,
+            strict_visibility,
         } = change;
         let time = |ms: Option<i64>| ms.map_or(Value::Null, in_ms);
         let mut settings = Map::new();
@@ -75,6 +77,7 @@ impl Store {
         name("backoff", backoff_ms.map(time));
         name("backoff_cap", backoff_cap_ms.map(time));
         name("dead_letter_queue", dead_letter_queue.map(Value::from));
+        name("strict_visibility", strict_visibility.map(Value::from));
         if let Some(policy) = out_of_attempts {
             let (word, ms, then) = policy.map_or((None, None, None), |policy| {
                 let (word, ms, then) = policy_columns(policy);
@@ -106,6 +109,7 @@ impl Store {
                 backoff: None,
                 backoff_cap: QueueSettings::BACKOFF_CAP,
                 dead_letter_queue: None,
+                strict_visibility: false,
             });
         };
         let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
@@ -124,6 +128,7 @@ impl Store {
             backoff_cap: time(row.try_get(7)?).unwrap_or(QueueSettings::BACKOFF_CAP),
             out_of_attempts: policy(&row, 8)?,
             dead_letter_queue: row.try_get(11)?,
+            strict_visibility: row.try_get(12)?,
         })
     }
 }

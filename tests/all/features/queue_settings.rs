@@ -28,16 +28,20 @@ async fn what_is_named_changes_and_nothing_else() {
     set(of("q").delay(Duration::from_millis(1_500)).in_flight_limit(7)).await;
     set(of("q").dedup_window(hour).dedup_scope(DedupScope::Group)).await;
     set(of("q").dedup_by_content(true).max_attempts(3)).await;
+    set(of("q").strict_visibility(true)).await;
     set(of("other").delay(hour).in_flight_limit(1)).await;
     let all = seen().await;
     assert_eq!((all.delay, all.dedup_window), (Some(Duration::from_millis(1_500)), hour));
     assert_eq!((all.in_flight_limit, all.max_attempts), (Some(7), Some(3)));
     assert_eq!((all.dedup_scope, all.dedup_by_content), (DedupScope::Group, true));
 
+    assert!(all.strict_visibility && !unset.strict_visibility);
+
     set(of("q").delay(None).max_attempts(None).dedup_scope(DedupScope::Queue)).await;
     let some = seen().await;
     assert_eq!((some.delay, some.max_attempts, some.in_flight_limit), (None, None, Some(7)));
     assert_eq!((some.dedup_scope, some.dedup_by_content), (DedupScope::Queue, true));
+    set(of("q").strict_visibility(false)).await;
     set(of("q").in_flight_limit(None).dedup_window(None).dedup_by_content(false)).await;
     assert_eq!(seen().await, unset);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Reason, Running,
+    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Reason, Receive,
+    ReceiveError, Running,
 };
 use sqlx::PgPool;
 
@@ -187,6 +188,60 @@ async fn a_purge_says_what_another_transaction_has() {
     other.rollback().await.unwrap();
     assert_eq!(client.purge(pool, "q").await.unwrap().cancelled, 1);
     assert!(matches!(client.purge_group(pool, "q", "").await, Err(ControlError::Name(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_of_everything_makes_receipts_stale() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let mut jobs: Vec<NewJob> =
+        (0..4).map(|n| job_of("q", "g", n).dedup_id(format!("{n}"))).collect();
+    jobs.extend((0..3).map(|n| NewJob::new("q", &n)));
+    jobs.push(NewJob::new("q", &9).delay(Duration::from_hours(1)));
+    jobs.push(job_of("another", "g", 1).dedup_id("1"));
+    let ids = enqueued(pool, jobs).await;
+    let grouped = Receive::new("q").group("g").max(2);
+    let mut received = client.receive(pool, grouped).await.unwrap();
+    assert_eq!(received.len(), 2);
+    received.extend(client.receive(pool, Receive::new("q")).await.unwrap());
+    let purged = client.purge_everything(pool, "q").await.unwrap();
+    assert_eq!((purged.cancelled, purged.running, purged.locked), (8, 0, 0));
+    for job in &received {
+        let late = client.ack(pool, &job.receipt).await.unwrap_err();
+        assert!(matches!(late, ReceiveError::Stale { .. }), "{late}");
+    }
+    assert_eq!(jobs_where(pool, "queue = 'q' and status = 'cancelled'").await, 8);
+    assert_eq!(job(pool, ids[8]).await.status, JobStatus::Queued, "another queue");
+    // Ids may come again, but not those of another queue, and the group goes on.
+    let again = job_of("q", "g", 5).dedup_id("1");
+    assert!(!seriatim::enqueue(pool, again).await.unwrap().is_duplicate());
+    let other = job_of("another", "g", 5).dedup_id("1");
+    assert!(seriatim::enqueue(pool, other).await.unwrap().is_duplicate());
+    assert_eq!(client.receive(pool, Receive::new("q").max(10)).await.unwrap().len(), 1);
+    // The same in SQL, for as many as it is told.
+    for (n, done) in [(1, 1), (10, 1), (10, 0)] {
+        let sql = format!("select seriatim.purge('q', n => {n}, everything => true)");
+        assert_eq!(value::<i64>(pool, sql).await, done);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_of_everything_asks_a_processor_to_cancel() {
+    let database = database().await;
+    let (pool, entered) = (database.pool(), Log::default());
+    let run = handler_with(entered.clone(), async |entered, job, _| {
+        entered.add("in");
+        job.cancelled().await;
+        Err(JobError::retry("told to stop"))
+    });
+    let _running =
+        processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start().await;
+    let runs = [enqueue(pool, "q", "g", 1).await, enqueued(pool, [NewJob::new("q", &1)]).await[0]];
+    entered.wait_for(2).await;
+    Client::default().purge_everything(pool, "q").await.unwrap();
+    for id in runs {
+        assert_eq!(ended(pool, id).await.status, JobStatus::Cancelled);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,14 +14,13 @@ const PAGE: &str = include_str!("../../../docs/sql-functions.md");
 const ROLES: &str = include_str!("../../../docs/roles.sql");
 
 /// Functions that the page must have, though no role is granted each by its name.
-const FOR_ALL: [&str; 11] = [
+const FOR_ALL: [&str; 10] = [
     "enqueue",
     "receive",
     "ack",
     "ack_many",
     "nack",
     "nack_many",
-    "nack_lapsed",
     "extend",
     "extend_many",
     "release_many",

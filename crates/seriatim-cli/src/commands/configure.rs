@@ -41,6 +41,7 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
         backoff,
         backoff_cap,
         dead_letter_queue,
+        strict_visibility,
     } = configure;
     let span = |span: OrDefault<Span>| span.into_option().map(|span| span.0);
     let mut settings = QueueSettings::new(queue);
@@ -76,6 +77,9 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     if let Some(target) = dead_letter_queue {
         (settings, changes) = (settings.dead_letter_queue(target.into_option()), true);
     }
+    if let Some(strict) = strict_visibility {
+        (settings, changes) = (settings.strict_visibility(strict), true);
+    }
     changes.then_some(settings)
 }
 
@@ -88,7 +92,7 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
 }
 
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 10] {
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 11] {
     let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
     [
         ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
@@ -101,6 +105,7 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 10] {
         ("backoff", or(stored.backoff.map(in_words), "none")),
         ("backoff cap", in_words(stored.backoff_cap)),
         ("dead-letter queue", or(stored.dead_letter_queue.clone(), "none")),
+        ("strict visibility", stored.strict_visibility.to_string()),
     ]
 }
 

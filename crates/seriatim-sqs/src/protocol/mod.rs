@@ -5,7 +5,7 @@ mod query;
 mod xml;
 
 use hyper::http::request::Parts;
-use hyper::{Response, StatusCode, header};
+use hyper::{Method, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::error::{Code, SqsError};
@@ -36,9 +36,13 @@ impl Protocol {
 
     /// Reads a request.
     pub(crate) fn read(self, parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
-        match self {
-            Self::Json => json::read(parts, body),
-            Self::Query => query::read(parts, body),
+        match (self, &parts.method) {
+            (Self::Json, &Method::POST) => json::read(parts, body),
+            (Self::Query, &Method::POST | &Method::GET) => query::read(parts, body),
+            (_, method) => {
+                let message = format!("A request of this protocol is not made by {method}.");
+                Err(SqsError::new(Code::InvalidAction, message))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use hyper::Method;
 use hyper::http::request::Parts;
+use percent_encoding::percent_decode;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Code, SqsError};
@@ -44,6 +45,10 @@ enum Node {
 pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
     let address = parts.uri.query().unwrap_or("").as_bytes();
     let body = if parts.method == Method::POST { body } else { &[] };
+    if [address, body].iter().any(|text| percent_decode(text).decode_utf8().is_err()) {
+        let message = "The fields of the request are not UTF-8.";
+        return Err(SqsError::new(Code::MalformedRequest, message));
+    }
     let fields = form_urlencoded::parse(address).chain(form_urlencoded::parse(body));
     let mut root = BTreeMap::new();
     for (place, (name, value)) in fields.enumerate() {
@@ -207,6 +212,10 @@ mod tests {
     #[test]
     fn odd_names_are_refused_or_ignored() {
         assert!(call(Method::POST, "/", "A=1").is_err(), "no action");
+        for odd in ["%ff", "%e2%82", "%ed%a0%80"] {
+            assert!(call(Method::POST, "/", &format!("Action=A&a={odd}")).is_err(), "{odd}");
+            assert!(call(Method::GET, &format!("/?Action=A&a={odd}"), "").is_err(), "{odd}");
+        }
         assert!(call(Method::POST, "/", "Action=A&a.b.c.d.e.f.g=1").is_err(), "too deep");
         assert!(call(Method::POST, "/", &format!("Action=A{}", "&a=1".repeat(1000))).is_err());
         let call =

@@ -36,7 +36,7 @@ fn members(xml: &mut String, operation: &str, of: &Map<String, Value>) {
                 let name = match name.as_str() {
                     "Messages" => String::from("Message"),
                     "QueueUrls" | "queueUrls" => String::from("QueueUrl"),
-                    "Successful" => format!("{operation}ResultEntry"),
+                    "Results" | "Successful" => format!("{operation}ResultEntry"),
                     "Failed" => String::from("BatchResultErrorEntry"),
                     other => other.to_owned(),
                 };

@@ -2,9 +2,11 @@
 
 mod batch;
 mod delete;
+mod permissions;
 mod queues;
 mod receive;
 mod send;
+mod tasks;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,29 +24,9 @@ use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
 
-/// What this server does not do, and why.
-const NOT_BUILT: [(&str, &str); 5] = [
-    (
-        "AddPermission",
-        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
-    ),
-    (
-        "RemovePermission",
-        "Rights are those of database roles. A policy can be stored by SetQueueAttributes.",
-    ),
-    (
-        "StartMessageMoveTask",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-    (
-        "CancelMessageMoveTask",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-    (
-        "ListMessageMoveTasks",
-        "Dead letters stay in their queue. `seriatim redrive` queues them again.",
-    ),
-];
+/// Operations after which a queue is read again.
+const CHANGES_QUEUE: [&str; 4] =
+    ["SetQueueAttributes", "AddPermission", "RemovePermission", "DeleteQueue"];
 
 /// What all requests share.
 pub(crate) struct Service {
@@ -68,7 +50,7 @@ pub(crate) struct Request {
 impl Request {
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
-        let changes = ["SetQueueAttributes", "DeleteQueue"].contains(&&*call.operation);
+        let changes = CHANGES_QUEUE.contains(&&*call.operation);
         let answer = self.begin(call)?.await;
         if changes {
             self.database().forget_queues();
@@ -101,7 +83,15 @@ impl Request {
             "ChangeMessageVisibilityBatch" => {
                 Box::pin(self.change_visibility_batch(input::read(input)?))
             }
-            other => return Err(not_built(other)),
+            "StartMessageMoveTask" => Box::pin(self.start_move_task(input::read(input)?)),
+            "CancelMessageMoveTask" => Box::pin(self.cancel_move_task(input::read(input)?)),
+            "ListMessageMoveTasks" => Box::pin(self.list_move_tasks(input::read(input)?)),
+            "AddPermission" => Box::pin(self.add_permission(input::read(input)?)),
+            "RemovePermission" => Box::pin(self.remove_permission(input::read(input)?)),
+            other => {
+                let message = format!("The action {other} is not valid for this endpoint.");
+                return Err(SqsError::new(Code::InvalidAction, message));
+            }
         })
     }
 
@@ -136,13 +126,4 @@ impl Request {
     fn arn_of(&self, queue: &str) -> String {
         format!("arn:aws:sqs:{}:{}:{queue}", self.caller.region, self.service.account)
     }
-}
-
-fn not_built(operation: &str) -> SqsError {
-    if let Some((_, instead)) = NOT_BUILT.iter().find(|(name, _)| *name == operation) {
-        let message = format!("{operation} is not supported. {instead}");
-        return SqsError::new(Code::UnsupportedOperation, message);
-    }
-    let message = format!("The action {operation} is not valid for this endpoint.");
-    SqsError::new(Code::InvalidAction, message)
 }

@@ -3,9 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Map, Value, json};
-use seriatim::Receipt;
 
-use crate::database::refusal;
 use crate::error::{Code, SqsError};
 use crate::input::{
     self, CreateQueue, GetQueueAttributes, GetQueueUrl, ListQueues, OfQueue, SetQueueAttributes,
@@ -16,8 +14,6 @@ use crate::service::Request;
 
 const PAGE: i64 = 1000;
 const TAGS_LIMIT: usize = 50;
-/// How many receipts one call takes.
-const RECEIPTS: usize = 1000;
 
 impl Request {
     /// Makes a queue. One of the same name with the same settings is returned; others are refused.
@@ -108,27 +104,12 @@ impl Request {
 
     /// Cancels the messages of a queue, and forgets their deduplication ids.
     async fn empty(&self, queue: &Queue) -> Result<(), SqsError> {
-        let (pool, database) = (self.pool(), self.database());
-        let refused = |error| match error {
+        let client = &self.database().client;
+        let purged = client.purge_everything(&self.pool(), &queue.name).await;
+        purged.map(drop).map_err(|error| match error {
             seriatim::ControlError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
-        };
-        database.client.purge(&pool, &queue.name).await.map_err(refused)?;
-        // A receiver's claim that is given back ends as cancelled. A processor is told to stop.
-        let mut receipts: Vec<Receipt> = Vec::new();
-        for (job, receipt) in database.in_flight(&pool, &queue.name).await? {
-            // Any other error says that it has ended meanwhile.
-            if let Err(seriatim::ControlError::Database(error)) =
-                database.client.cancel(&pool, job).await
-            {
-                return Err(error.into());
-            }
-            receipts.extend(receipt.and_then(|receipt| receipt.parse::<Receipt>().ok()));
-        }
-        for receipts in receipts.chunks(RECEIPTS) {
-            database.client.nack_many(&pool, receipts, None).await.map_err(refusal)?;
-        }
-        database.forget_dedup_ids(&pool, &queue.name).await
+        })
     }
 
     pub(super) async fn purge_queue(&self, input: OfQueue) -> Result<Value, SqsError> {

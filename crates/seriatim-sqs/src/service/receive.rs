@@ -79,7 +79,7 @@ impl Request {
         let queue = queue.to_owned();
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
-            let received = service.database.receive(&pool, &queue, what).await;
+            let received = service.database.receive(&pool, what).await;
             let Err(Ok(unwanted)) = answer.send(received) else { return };
             if let Err(error) = service.database.release(&pool, &unwanted).await {
                 tracing::warn!(%error, "messages for a client that hung up wait for their visibility");

@@ -15,16 +15,22 @@ use tokio::net::TcpListener;
 
 use crate::support::{Answer, Sqs};
 
-/// Asks with a request that the signer of AWS signs.
-async fn ask(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Answer {
+/// Returns a request that the signer of AWS signs at this time.
+fn signed(
+    sqs: &Sqs,
+    key: (&str, &str),
+    operation: &str,
+    input: &Value,
+    time: SystemTime,
+) -> Request<Full<Bytes>> {
     let body = input.to_string();
-    let mut request = sqs.request(operation, &input).map(|_| ());
+    let mut request = sqs.request(operation, input).map(|_| ());
     let identity = Credentials::new(key.0, key.1, None, None, "test").into();
     let params = SigningParams::builder()
         .identity(&identity)
         .region("eu-west-1")
         .name("sqs")
-        .time(SystemTime::now())
+        .time(time)
         .settings(SigningSettings::default())
         .build()
         .unwrap()
@@ -37,7 +43,11 @@ async fn ask(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Ans
             .unwrap();
     let (instructions, _) = sign(signable, &params).unwrap().into_parts();
     instructions.apply_to_request_http1x(&mut request);
-    sqs.send(request.map(|()| Full::<Bytes>::from(body))).await
+    request.map(|()| Full::from(body))
+}
+
+async fn ask(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Answer {
+    sqs.send(signed(sqs, key, operation, &input, SystemTime::now())).await
 }
 
 fn error(answer: &Answer) -> String {
@@ -74,6 +84,65 @@ async fn only_owners_of_keys_are_answered() {
     let removed = Instant::now();
     while ask(&sqs, own, "ListQueues", json!({})).await.status != 403 {
         assert!(removed.elapsed() < Duration::from_secs(1), "a key that was removed still counts");
+    }
+    sqs.end().await;
+}
+
+/// A signature is good for 15 minutes around its time, for its request and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signature_is_of_its_time_and_its_request() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let key = Keys::new(sqs.database.pool(), &Client::default()).add(None).await.unwrap();
+    let own = (&*key.access_key, &*key.secret);
+    let (now, minute) = (SystemTime::now(), Duration::from_mins(1));
+    let (list, none) = ("ListQueues", json!({}));
+    for (time, status) in [
+        (now - 14 * minute, 200),
+        (now + 14 * minute, 200),
+        (now - 16 * minute, 403),
+        (now + 16 * minute, 403),
+        (now - 10_000_000 * minute, 403),
+    ] {
+        let answer = sqs.send(signed(&sqs, own, list, &none, time)).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        if status == 403 {
+            assert_eq!(error(&answer), "InvalidSignatureException");
+            assert!(answer.body.contains("Signature not valid now"), "{}", answer.body);
+        }
+    }
+    // The same request again, as long as it is good: as with AWS.
+    let once = signed(&sqs, own, list, &none, now);
+    for _ in 0..2 {
+        assert_eq!(sqs.send(once.clone()).await.status, 200);
+    }
+    let changed = |change: fn(&mut Request<Full<Bytes>>)| {
+        let mut request = once.clone();
+        change(&mut request);
+        sqs.send(request)
+    };
+    let cases: [fn(&mut Request<Full<Bytes>>); 6] = [
+        |request| *request.body_mut() = Full::from("{ }"),
+        |request| *request.uri_mut() = format!("{}?a=b", request.uri()).parse().unwrap(),
+        |request| {
+            let create = "AmazonSQS.CreateQueue".parse().unwrap();
+            request.headers_mut().insert("x-amz-target", create);
+        },
+        |request| {
+            let later = "20261124T000000Z".parse().unwrap();
+            request.headers_mut().insert("x-amz-date", later);
+        },
+        |request| _ = request.headers_mut().remove("x-amz-date"),
+        |request| {
+            let cut = request.headers()["authorization"].to_str().unwrap().replace(';', ",");
+            request.headers_mut().insert("authorization", cut.parse().unwrap());
+        },
+    ];
+    for (place, change) in cases.into_iter().enumerate() {
+        let answer = changed(change).await;
+        assert!([400, 403].contains(&answer.status), "{place}: {}", answer.body);
+        let name = error(&answer);
+        let known = ["InvalidSignatureException", "IncompleteSignatureException"];
+        assert!(known.contains(&&*name), "{place}: {name}");
     }
     sqs.end().await;
 }

@@ -1,8 +1,11 @@
 //! Dead-letter queues, and tasks that move what they have.
 
-use serde_json::{Value, json};
+use std::time::Duration;
 
-use crate::support::{Sqs, bodies};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{PATIENCE, Sqs, bodies};
 
 fn arn(queue: &str) -> String {
     format!("arn:aws:sqs:us-east-1:000000000000:{queue}")
@@ -99,5 +102,201 @@ async fn a_policy_names_a_queue_of_the_same_kind() {
     let url = sqs.queue("q").await;
     let set = json!({"QueueUrl": url, "Attributes": policy("q", 1)});
     assert_eq!(sqs.refusal("SetQueueAttributes", set).await.0, "InvalidAttributeValue");
+    sqs.end().await;
+}
+
+/// Two queues with one dead-letter queue, of standard type or FIFO. Returns the addresses of all
+/// three, the dead-letter queue's last.
+async fn with_dead_letters(sqs: &Sqs, suffix: &str) -> [String; 3] {
+    let dead = sqs.queue(&format!("dead{suffix}")).await;
+    let mut sources = Vec::new();
+    for name in ["a", "b"] {
+        let name = format!("{name}{suffix}");
+        let url = sqs.queue_with(&name, policy(&format!("dead{suffix}"), 2)).await;
+        for body in ["1", "2", "3"] {
+            let body = format!("{name} {body}");
+            if suffix.is_empty() {
+                sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await;
+            } else {
+                sqs.send_to(&url, "g", &[&body.replace(' ', "-")]).await;
+            }
+        }
+        for _ in 0..6 {
+            fail(sqs, &url).await;
+        }
+        sources.push(url);
+    }
+    let [a, b] = sources.try_into().unwrap();
+    [a, b, dead]
+}
+
+/// Waits until the newest task of a queue has ended, and returns it.
+async fn ended(sqs: &Sqs, queue: &str) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let list = sqs.call("ListMessageMoveTasks", json!({"SourceArn": arn(queue)})).await;
+        let task = list["Results"][0].clone();
+        if task["Status"] != "RUNNING" {
+            return task;
+        }
+        assert!(Instant::now() < deadline, "{task}");
+        // There is no event for clients.
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_moves_messages_back_to_their_queues_in_order() {
+    let sqs = Sqs::start().await;
+    let [a, b, dead] = with_dead_letters(&sqs, ".fifo").await;
+    let started = sqs.call("StartMessageMoveTask", json!({"SourceArn": arn("dead.fifo")})).await;
+    assert!(started["TaskHandle"].is_string());
+    let task = ended(&sqs, "dead.fifo").await;
+    assert_eq!(task["Status"], "COMPLETED");
+    assert_eq!(task["SourceArn"], arn("dead.fifo"));
+    assert_eq!(
+        (&task["ApproximateNumberOfMessagesMoved"], &task["ApproximateNumberOfMessagesToMove"]),
+        (&json!(6), &json!(6))
+    );
+    assert!(task["StartedTimestamp"].is_i64());
+    for absent in ["TaskHandle", "DestinationArn", "MaxNumberOfMessagesPerSecond", "FailureReason"]
+    {
+        assert!(task.get(absent).is_none(), "{absent}");
+    }
+    assert!(sqs.receive(&dead).await.is_empty());
+    for (url, name) in [(a, "a.fifo"), (b, "b.fifo")] {
+        let all = json!({"AttributeNames": ["All"], "MaxNumberOfMessages": 10});
+        let back = sqs.receive_with(&url, all).await;
+        let expected = ["1", "2", "3"].map(|n| format!("{name}-{n}"));
+        assert_eq!(bodies(&back), expected);
+        assert!(back[0]["Attributes"].get("DeadLetterQueueSourceArn").is_none());
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_has_a_rate_and_can_be_cancelled() {
+    let sqs = Sqs::start().await;
+    let [.., dead] = with_dead_letters(&sqs, "").await;
+    let other = sqs.queue("other").await;
+    let start = json!({"SourceArn": arn("dead"), "DestinationArn": arn("other"), "MaxNumberOfMessagesPerSecond": 1});
+    let handle = sqs.call("StartMessageMoveTask", start.clone()).await["TaskHandle"].clone();
+    // A wait for the first one: the move wakes it.
+    let first = sqs.receive_with(&other, json!({"WaitTimeSeconds": 20})).await;
+    assert_eq!(first.len(), 1);
+    let (error, text) = sqs.refusal("StartMessageMoveTask", start.clone()).await;
+    assert_eq!(error, "InvalidParameterValueException");
+    assert!(text.starts_with("There is already a task running."), "{text}");
+    let list =
+        sqs.call("ListMessageMoveTasks", json!({"SourceArn": arn("dead"), "MaxResults": 10})).await;
+    let task = &list["Results"][0];
+    assert_eq!((&task["Status"], &task["TaskHandle"]), (&json!("RUNNING"), &handle));
+    assert_eq!(
+        (&task["MaxNumberOfMessagesPerSecond"], &task["DestinationArn"]),
+        (&json!(1), &json!(arn("other")))
+    );
+    let cancelled = sqs.call("CancelMessageMoveTask", json!({"TaskHandle": handle})).await;
+    let moved = cancelled["ApproximateNumberOfMessagesMoved"].as_i64().unwrap();
+    assert!((1..6).contains(&moved), "{moved}");
+    assert_eq!(ended(&sqs, "dead").await["Status"], "CANCELLED");
+    let again = sqs.ask("CancelMessageMoveTask", json!({"TaskHandle": handle})).await;
+    assert_eq!(
+        (again.status, again.json()["message"].as_str()),
+        (404, Some("Task does not exist."))
+    );
+    let left = 6 - moved;
+    assert_eq!(sqs.number("select count(*) from seriatim.job where queue = 'dead'").await, left);
+    // A queue that is removed ends its tasks.
+    sqs.call("StartMessageMoveTask", start).await;
+    sqs.call("DeleteQueue", json!({"QueueUrl": other})).await;
+    let task = ended(&sqs, "dead").await;
+    assert_eq!(
+        (&task["Status"], &task["FailureReason"]),
+        (&json!("FAILED"), &json!("AWS.SimpleQueueService.NonExistentQueue"))
+    );
+    assert!(!sqs.receive(&dead).await.is_empty());
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_cannot_be_are_refused_as_aws_does() {
+    let sqs = Sqs::start().await;
+    with_dead_letters(&sqs, "").await;
+    sqs.queue("x.fifo").await;
+    let missing = "The resource that you specified for the SourceArn parameter doesn't exist.";
+    let nowhere = "The resource that you specified for the DestinationArn parameter doesn't exist.";
+    let no_source = "Source queue must be configured as a Dead Letter Queue.";
+    let format = "You must use this format to specify the SourceArn: arn:<partition>:<service>:<region>:<account-id>:<resource-id>";
+    let invalid = "InvalidParameterValueException";
+    for (operation, input, error, text) in [
+        ("StartMessageMoveTask", json!({"SourceArn": arn("a")}), invalid, no_source),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("none")}),
+            "ResourceNotFoundException",
+            missing,
+        ),
+        ("StartMessageMoveTask", json!({"SourceArn": "dead"}), invalid, format),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("dead"), "DestinationArn": arn("none")}),
+            "ResourceNotFoundException",
+            nowhere,
+        ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("dead"), "DestinationArn": arn("dead")}),
+            invalid,
+            "are the same",
+        ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("dead"), "DestinationArn": arn("x.fifo")}),
+            invalid,
+            "type",
+        ),
+        (
+            "StartMessageMoveTask",
+            json!({"SourceArn": arn("dead"), "MaxNumberOfMessagesPerSecond": 501}),
+            invalid,
+            "between 1 and 500",
+        ),
+        (
+            "ListMessageMoveTasks",
+            json!({"SourceArn": arn("none")}),
+            "ResourceNotFoundException",
+            missing,
+        ),
+        (
+            "ListMessageMoveTasks",
+            json!({"SourceArn": arn("dead"), "MaxResults": 11}),
+            invalid,
+            "between 1 and 10",
+        ),
+        (
+            "CancelMessageMoveTask",
+            json!({"TaskHandle": "foobared"}),
+            invalid,
+            "Value for parameter TaskHandle is invalid.",
+        ),
+    ] {
+        let refusal = sqs.refusal(operation, input.clone()).await;
+        assert!(refusal.0 == error && refusal.1.contains(text), "{input}: {refusal:?}");
+    }
+    let answer = sqs.ask("StartMessageMoveTask", json!({"SourceArn": arn("none")})).await;
+    assert_eq!(
+        (answer.status, answer.query_error.as_deref()),
+        (404, Some("ResourceNotFoundException;Sender"))
+    );
+    assert_eq!(
+        sqs.call("ListMessageMoveTasks", json!({"SourceArn": arn("dead")})).await,
+        json!({"Results": []})
+    );
+    // The Query protocol has the same.
+    let fields = [("Action", "StartMessageMoveTask"), ("SourceArn", &arn("dead"))];
+    assert!(sqs.query("/", &fields).await.body.contains("<TaskHandle>"));
+    let fields = [("Action", "ListMessageMoveTasks"), ("SourceArn", &arn("dead"))];
+    let list = sqs.query("/", &fields).await.body;
+    assert!(list.contains("<ListMessageMoveTasksResultEntry><"), "{list}");
     sqs.end().await;
 }

@@ -31,8 +31,8 @@ async fn odd_requests_are_refused_with_words() {
         ("AmazonSQS.Nothing", "{}", 400, "UnknownOperationException"),
         ("Other.ListQueues", "{}", 400, "UnknownOperationException"),
         ("AmazonSQS.SendMessage", "{}", 400, "MissingRequiredParameterException"),
-        ("AmazonSQS.AddPermission", "{}", 400, "UnsupportedOperation"),
-        ("AmazonSQS.StartMessageMoveTask", "{}", 400, "UnsupportedOperation"),
+        ("AmazonSQS.AddPermission", "{}", 400, "MissingRequiredParameterException"),
+        ("AmazonSQS.StartMessageMoveTask", "{}", 400, "MissingRequiredParameterException"),
     ] {
         let answer = post(target, body.into()).await;
         assert_eq!(answer.status, status, "{target} {body}");

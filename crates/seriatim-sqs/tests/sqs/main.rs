@@ -5,8 +5,13 @@
 mod access;
 mod coalescing;
 mod dead_letters;
+mod deviations;
+mod fuzz;
+mod hostile;
 mod http;
+mod load;
 mod messages;
+mod permissions;
 mod queues;
 mod suites;
 mod support;

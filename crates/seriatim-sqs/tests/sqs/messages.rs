@@ -222,6 +222,35 @@ async fn a_batch_has_an_answer_for_each_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_handle_expires_with_its_visibility_though_nobody_has_the_message() {
+    let sqs = Sqs::start().await;
+    let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
+    sqs.send_to(&fifo, "g", &["1"]).await;
+    sqs.call("SendMessage", json!({"QueueUrl": standard, "MessageBody": "1"})).await;
+    for url in [&fifo, &standard] {
+        let message = sqs.receive(url).await.remove(0);
+        sqs.lapse().await;
+        let visibility = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"],
+            "VisibilityTimeout": 9});
+        let (error, _) = sqs.refusal("ChangeMessageVisibility", visibility).await;
+        let deleted = sqs.delete(url, &message).await;
+        if *url == fifo {
+            assert_eq!(error, "InvalidParameterValueException");
+            assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
+            let again = sqs.receive(url).await;
+            assert_eq!(bodies(&again), ["1"]);
+            assert_eq!(sqs.delete(url, &again[0]).await.status, 200);
+        } else {
+            // As with AWS.
+            assert_eq!((&*error, deleted.status), ("MessageNotInflight", 200));
+        }
+        assert!(sqs.receive(url).await.is_empty());
+    }
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 2);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stale_handle_is_told_from_a_forged_one() {
     let sqs = Sqs::start().await;
     let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
@@ -230,10 +259,7 @@ async fn a_stale_handle_is_told_from_a_forged_one() {
     for url in [&fifo, &standard] {
         let old = sqs.receive(url).await.remove(0);
         sqs.lapse().await;
-        let mut new = Vec::new();
-        while new.is_empty() {
-            new = sqs.receive_with(url, json!({"WaitTimeSeconds": 5})).await;
-        }
+        let new = sqs.receive(url).await;
         let is_fifo = *url == fifo;
         let deleted = sqs.delete(url, &old).await;
         assert_eq!(deleted.status, if is_fifo { 400 } else { 200 });

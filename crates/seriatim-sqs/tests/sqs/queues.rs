@@ -65,6 +65,31 @@ async fn lists_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_visibility_is_over_counts_as_visible() {
+    let sqs = Sqs::start().await;
+    for name in ["q", "q.fifo"] {
+        let url = sqs.queue(name).await;
+        let mut input = json!({"QueueUrl": url, "MessageBody": "b"});
+        if name == "q.fifo" {
+            input["MessageGroupId"] = "g".into();
+            input["MessageDeduplicationId"] = "d".into();
+        }
+        sqs.call("SendMessage", input).await;
+        sqs.receive(&url).await;
+        let counts = async || {
+            let input = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+            let known = sqs.call("GetQueueAttributes", input).await["Attributes"].clone();
+            let number = |name: &str| known[name].as_str().unwrap().to_owned();
+            ["", "NotVisible"].map(|of| number(&format!("ApproximateNumberOfMessages{of}")))
+        };
+        assert_eq!(counts().await, ["0", "1"], "{name}");
+        sqs.lapse().await;
+        assert_eq!(counts().await, ["1", "0"], "{name}");
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attributes_are_set_counted_and_removed() {
     let sqs = Sqs::start().await;
     let dead = sqs.queue("dead").await;
@@ -199,5 +224,26 @@ async fn a_queue_that_is_made_again_has_nothing_of_the_one_before() {
             sqs.receive_with(&url, json!({"WaitTimeSeconds": 5, "MaxNumberOfMessages": 10})).await;
     }
     assert_eq!(bodies(&again), ["1"]);
+    sqs.end().await;
+}
+
+/// A removal that commits while the queue is made again: the queue is there afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_made_again_while_it_is_being_removed() {
+    let sqs = Sqs::start().await;
+    sqs.queue("q").await;
+    let mut removal = sqs.database.pool().begin().await.unwrap();
+    let delete = sqlx::query("delete from seriatim.sqs_queue where name = 'q'");
+    delete.execute(&mut *removal).await.unwrap();
+    let commits = async {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        while sqs.number(waiting).await == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        removal.commit().await.unwrap();
+    };
+    tokio::join!(sqs.queue("q"), commits);
+    sqs.call("GetQueueUrl", json!({"QueueName": "q"})).await;
     sqs.end().await;
 }

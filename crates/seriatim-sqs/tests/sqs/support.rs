@@ -183,7 +183,7 @@ impl Sqs {
         sqlx::query_scalar(sql).fetch_one(self.database.pool()).await.unwrap()
     }
 
-    /// Ends the visibility and the grace of whatever is in flight.
+    /// Ends the visibility of whatever is in flight.
     pub async fn lapse(&self) {
         let past = "clock_timestamp() - interval '1 min'";
         self.sql(&format!(

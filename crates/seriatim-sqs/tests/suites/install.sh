@@ -65,3 +65,36 @@ else
   missing kombu "$no_pip"
   missing celery "$no_pip"
 fi
+
+# SDKs of other languages, as Debian has them. They speak Query.
+debian=()
+command -v php >/dev/null && [ -e /usr/share/php/AsyncAws/Sqs ] || debian+=(php-cli php-async-aws-sqs php-symfony-http-client)
+command -v go >/dev/null && [ -e /usr/share/gocode/src/github.com/aws/aws-sdk-go ] ||
+  debian+=(golang-go golang-github-aws-aws-sdk-go-dev)
+command -v ruby >/dev/null && [ -e /usr/lib/ruby/vendor_ruby/aws/sqs.rb ] || debian+=(ruby ruby-aws-sdk)
+[ -e /usr/bin/aws ] || debian+=(awscli)
+if [ ${#debian[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "$ apt-get install ${debian[*]}"
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${debian[@]}" >/dev/null
+fi
+no_apt="its packages of Debian are not installed"
+if [ -e /usr/share/php/AsyncAws/Sqs ]; then there php php; else missing php "$no_apt"; fi
+if [ -e /usr/share/gocode/src/github.com/aws/aws-sdk-go ]; then
+  there go "env GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE='$root/target/sqs/go' go"
+else
+  missing go "$no_apt"
+fi
+if [ -e /usr/lib/ruby/vendor_ruby/aws/sqs.rb ]; then there ruby ruby; else missing ruby "$no_apt"; fi
+if [ -e /usr/bin/aws ]; then there aws-debian /usr/bin/aws; else missing aws-debian "$no_apt"; fi
+
+# The SDK of JavaScript.
+modules=$root/target/sqs/node/node_modules
+if [ ! -e "$modules/@aws-sdk/client-sqs" ] && command -v npm >/dev/null; then
+  echo "$ npm install @aws-sdk/client-sqs"
+  npm install --silent --no-audit --no-fund --prefix "$root/target/sqs/node" '@aws-sdk/client-sqs@3'
+fi
+if [ -e "$modules/@aws-sdk/client-sqs" ] && command -v node >/dev/null; then
+  there node "env NODE_PATH='$modules' node"
+else
+  missing node 'npm could not install it'
+fi

@@ -2,7 +2,7 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 28] = [
+pub const CASES: [(&str, &str); 31] = [
     (
         "many receipts have an answer each, in their order",
         "enqueue a group=g -> new
@@ -179,6 +179,62 @@ pub const CASES: [(&str, &str); 28] = [
          receive 3 -> c.2
          ack c.2 -> done
          receive 3 ->",
+    ),
+    (
+        "strict visibility: a group comes again at its end, and the receipts of before are stale",
+        "sql select seriatim.configure_queue('{q}', '{\"strict_visibility\": true}')
+         enqueue a group=g -> new
+         enqueue b group=g -> new
+         receive 2 -> a.1 b.1
+         extend b.1 60 -> done
+         receive 2 ->
+         lapse
+         extend a.1 60 -> stale
+         nack b.1 -> stale
+         ack a.1 -> stale
+         ack_many a.1 b.1 -> stale stale
+         receive 2 -> a.2 b.2
+         ack a.1 -> stale
+         see select string_agg(attempts_forgiven::text, ' ' order by id) from seriatim.job where queue = '{q}' -> 0 1
+         ack a.2 -> done
+         enqueue c group=g -> new
+         sql select seriatim.pause('{q}', 'g')
+         lapse
+         receive 2 -> b.3
+         lapse
+         sql update seriatim.job set max_attempts = 1 where queue = '{q}'
+         receive 2 ->
+         ack b.3 -> stale
+         see select status from seriatim.job where queue = '{q}' and data = '\"b\"' -> failed",
+    ),
+    (
+        "strict visibility: a job without a group comes again at its end, and counts as acked until then",
+        "sql select seriatim.configure_queue('{q}', '{\"strict_visibility\": true}')
+         enqueue a -> new
+         receive 1 -> a.1
+         lapse
+         extend a.1 60 -> stale
+         nack a.1 -> stale
+         ack a.1 -> done
+         enqueue b -> new
+         receive 1 -> b.1
+         lapse
+         receive 1 -> b.2
+         ack b.1 -> stale
+         ack b.2 -> done",
+    ),
+    (
+        "strict visibility holds for receives from its setting on",
+        "enqueue a group=g -> new
+         enqueue b group=h -> new
+         receive 1 -> a.1
+         sql select seriatim.configure_queue('{q}', '{\"strict_visibility\": true}')
+         receive 1 -> b.1
+         sql select seriatim.configure_queue('{q}', '{\"strict_visibility\": null}')
+         lapse
+         ack b.1 -> stale
+         receive 2 -> b.2
+         ack a.1 -> done",
     ),
     (
         "extend keeps a claim that was suspected",

@@ -1,6 +1,7 @@
 """What boto3 does with a server, in whichever protocol it speaks: a tour of the operations, then
 two consumers that fail now and then, and the order that must hold all the same."""
 
+import json
 import random
 import sys
 import threading
@@ -81,6 +82,23 @@ def tour(sqs):
     sqs.delete_queue(QueueUrl=url)
 
 
+def dead_letter(sqs):
+    """A message that is received too often goes to the dead-letter queue."""
+    name = "dead-" + uuid.uuid4().hex[:8]
+    dead = sqs.create_queue(QueueName=name)["QueueUrl"]
+    known = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]
+    policy = json.dumps({"deadLetterTargetArn": known["QueueArn"], "maxReceiveCount": 2})
+    url = sqs.create_queue(QueueName="from-" + name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    sent = sqs.send_message(QueueUrl=url, MessageBody="too hard")
+    for _ in range(2):
+        got = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"][0]
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    letter = sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=20, AttributeNames=["All"])["Messages"][0]
+    assert (letter["MessageId"], letter["Body"]) == (sent["MessageId"], "too hard"), letter
+    assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
+
+
 def order(sqs):
     name = "order-" + uuid.uuid4().hex[:8] + ".fifo"
     url = sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
@@ -129,5 +147,6 @@ def order(sqs):
 
 
 tour(client())
+dead_letter(client())
 order(client())
 print(boto3.__version__, "all well")
