@@ -31,7 +31,7 @@ pub(crate) struct Client {
     key: Option<Credentials>,
 }
 
-/// A connection, which is kept.
+/// A connection, which is kept unless the server ends it.
 pub(crate) struct Connection {
     client: Client,
     sender: SendRequest<Full<Bytes>>,
@@ -61,7 +61,9 @@ impl Connection {
     /// Asks, and returns the body of the answer.
     pub(crate) async fn call(&mut self, operation: &str, input: &Value) -> Result<String> {
         let request = self.request(operation, input)?;
-        self.sender.ready().await?;
+        if self.sender.ready().await.is_err() {
+            self.sender = self.client.connect().await?.sender;
+        }
         let response = self.sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();

@@ -42,7 +42,7 @@ async fn send_ten(connection: &mut Connection, queue: &Queue, from: usize) -> Re
     let entries: Vec<Value> = entries.collect();
     let input = json!({"QueueUrl": queue.url, "Entries": entries});
     let answer = connection.call("SendMessageBatch", &input).await?;
-    if answer.contains("\"Failed\"") { Err(answer.into()) } else { Ok(()) }
+    if answer.contains("SenderFault") { Err(answer.into()) } else { Ok(()) }
 }
 
 /// Sends on some connections, `each` messages a request, until the time is over or `limit` is
