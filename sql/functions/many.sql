@@ -40,9 +40,11 @@ declare
   answers text[] := '{}';
 begin
   perform check_isolation('ack_many');
+  perform begin_holds();
   for r in select o.place, o.receipt from receipts_in_order(receipts) o loop
     answers[r.place] := ack(r.receipt);
   end loop;
+  perform end_holds();
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;
 
@@ -61,11 +63,13 @@ declare
   answers text[] := '{}';
 begin
   perform check_isolation('nack_many');
+  perform begin_holds();
   for r in
     select o.place, o.receipt from receipts_in_order(receipts) with ordinality o(place, receipt, turn) order by o.turn desc
   loop
     answers[r.place] := nack(r.receipt, delay, error);
   end loop;
+  perform end_holds();
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;
 
@@ -83,9 +87,11 @@ declare
 begin
   perform check_isolation('extend_many');
   perform check_visibility(visibility);
+  perform begin_holds();
   for r in select o.place, o.receipt from receipts_in_order(receipts) o loop
     answers[r.place] := extend(r.receipt, visibility);
   end loop;
+  perform end_holds();
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;
 
@@ -113,6 +119,7 @@ declare
   answers text[] := '{}';
 begin
   perform check_isolation('release_many');
+  perform begin_holds();
   for r in
     select o.place, o.receipt from receipts_in_order(receipts) with ordinality o(place, receipt, turn) order by o.turn desc
   loop
@@ -123,5 +130,6 @@ begin
       answers[r.place] := nack(r.receipt, interval '0', 'its client was gone');
     end if;
   end loop;
+  perform end_holds();
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;

@@ -62,8 +62,9 @@ end $$;
 
 -- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids of
 -- each first, then jobs without a group. So a limit never takes a job before an earlier one of its
--- group.
-create or replace function waiting_jobs(of_queue text, of_group text, n integer) returns setof bigint
+-- group. Groups in `besides` are left out.
+create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
+returns setof bigint
 language sql stable
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off
@@ -71,7 +72,7 @@ as $$
   select w.id from (
     (select j.id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-        and j.status = 'queued' and (of_group is null or j.group_id = of_group)
+        and j.status = 'queued' and (of_group is null or j.group_id = of_group) and j.group_id <> all (besides)
       order by j.queue, j.group_id, j.id limit n)
     union all
     (select j.id from job j

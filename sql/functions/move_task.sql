@@ -1,6 +1,36 @@
 -- Move tasks: what waits in a queue is moved to another one, or back to where it came from, so many
 -- jobs a second. Jobs keep their ids, and so their order in a group.
 
+-- Queues jobs again that receivers have had for longer than a strict visibility, at most 100 of each
+-- kind: a task moves them, as a receive would take them over. The receive counts, and is forgiven.
+--
+-- Locks: the groups' rows, and jobs, NO KEY UPDATE, skips.
+create or replace function return_lapsed(of_queue text) returns void
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  turn record;
+begin
+  for turn in
+    select g.group_id, g.claim, g.job_id, coalesce(g.batch_end, g.job_id) as last from queue_group g
+    where g.queue = of_queue and g.job_id is not null and {over_g}
+    limit 100 for no key update skip locked
+  loop
+    perform return_jobs(of_queue, turn.group_id, turn.job_id, turn.last);
+    perform pass_turn(turn.claim, of_queue, turn.group_id, null);
+  end loop;
+  update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
+    run_at = clock_timestamp(), turn_at = clock_timestamp(), {free_job}
+  where j.id in (
+    select l.id from (
+      select j.id from job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'started' and {over_j}
+      limit 100 for no key update skip locked) l)
+    and j.finished_at is null;
+end $$;
+
 -- Returns whether a task has anything left to move. Jobs in flight are left where they are.
 create or replace function waits_for_move(from_queue text, to_queue text) returns boolean
 language sql stable
@@ -28,47 +58,61 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   wanted bigint[]; one record; next record; ids bigint[]; all_ids bigint[] := '{}'; line tid[];
+  left_out text[] := '{}'; left_before integer;
 begin
-  if to_queue is null then
-    wanted := array(
-      select j.id from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued'
-      order by j.queue, j.group_id, j.id limit n);
-  else
-    wanted := array(select w.id from waiting_jobs(from_queue, null, n) w(id));
-  end if;
-  for one in
-    select l.group_id, array_agg(l.id) as ids from (
-      select j.id, j.group_id from unnest(wanted) w(id) join job j on j.id = any (array[w.id])
-      where j.queue = any (array[from_queue]) and j.status::text in ('queued') and (to_queue is not null or j.moved_from is not null)
-      for no key update of j skip locked) l
-    group by l.group_id
-  loop
-    ids := one.ids;
-    if one.group_id is not null then
-      -- A claim that has the row may be letting it sleep for a job that goes.
-      line := array(select g.ctid from queue_group g
-        where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id
-        for no key update skip locked);
-      continue when line = '{}' and exists (select from queue_group g
-        where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id);
-      -- By a snapshot younger than the locks.
-      select j.id, j.status into next from job j
-      where j.queue = from_queue and (j.group_id, j.id) > (one.group_id, (select min(i) from unnest(ids) i))
-        and j.group_id <= one.group_id and j.group_id is not null and j.status in ('queued', 'started')
-        and j.id <> all (ids)
-      order by j.group_id, j.id limit 1;
-      if next.status = 'queued' then
-        perform from job j
-        where j.id = next.id and j.queue = any (array[from_queue]) and j.status::text in ('queued')
-        for no key update skip locked;
-        continue when not found;
-        update job j set flagged = true where j.id = next.id;
-        ids := array(select i from unnest(ids) i where i < next.id);
-      end if;
-      update queue_group g set ready_at = least(g.ready_at, clock_timestamp())
-      where g.ctid = any (line) and g.claim is null and g.halted_at is null;
+  -- Groups that are left must not hide the others.
+  for round in 1..100 loop
+    left_before := cardinality(left_out);
+    if to_queue is null then
+      wanted := array(
+        select j.id from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued'
+          and (j.group_id is null or j.group_id <> all (left_out))
+        order by j.queue, j.group_id, j.id limit n);
+    else
+      wanted := array(select w.id from waiting_jobs(from_queue, null, n, left_out) w(id));
     end if;
-    all_ids := all_ids || ids;
+    for one in
+      select l.group_id, array_agg(l.id) as ids from (
+        select j.id, j.group_id from unnest(wanted) w(id) join job j on j.id = any (array[w.id])
+        where j.queue = any (array[from_queue]) and j.status::text in ('queued') and (to_queue is not null or j.moved_from is not null)
+        for no key update of j skip locked) l
+      group by l.group_id
+    loop
+      ids := one.ids;
+      if one.group_id is not null then
+        -- A claim that has the row may be letting it sleep for a job that goes.
+        line := array(select g.ctid from queue_group g
+          where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id
+          for no key update skip locked);
+        if line = '{}' and exists (select from queue_group g
+          where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id)
+        then
+          left_out := left_out || one.group_id;
+          continue;
+        end if;
+        -- By a snapshot younger than the locks.
+        select j.id, j.status into next from job j
+        where j.queue = from_queue and (j.group_id, j.id) > (one.group_id, (select min(i) from unnest(ids) i))
+          and j.group_id <= one.group_id and j.group_id is not null and j.status in ('queued', 'started')
+          and j.id <> all (ids)
+        order by j.group_id, j.id limit 1;
+        if next.status = 'queued' then
+          perform from job j
+          where j.id = next.id and j.queue = any (array[from_queue]) and j.status::text in ('queued')
+          for no key update skip locked;
+          if not found then
+            left_out := left_out || one.group_id;
+            continue;
+          end if;
+          update job j set flagged = true where j.id = next.id;
+          ids := array(select i from unnest(ids) i where i < next.id);
+        end if;
+        update queue_group g set ready_at = least(g.ready_at, clock_timestamp())
+        where g.ctid = any (line) and g.claim is null and g.halted_at is null;
+      end if;
+      all_ids := all_ids || ids;
+    end loop;
+    exit when all_ids <> '{}' or cardinality(left_out) = left_before;
   end loop;
   for one in
     select coalesce(move_waiting.to_queue, j.moved_from) as target, array_agg(j.id) as ids
@@ -102,6 +146,7 @@ begin
     raise exception 'per_second is %, it must be at least 1', start_move_task.per_second
       using errcode = '22023', hint = 'Name a whole number, or null for no limit.';
   end if;
+  perform return_lapsed(start_move_task.from_queue);
   delete from move_task t where t.id in (
     select o.id from move_task o where o.from_queue = start_move_task.from_queue and o.ended_at is not null
     order by o.id desc offset 10);
@@ -162,6 +207,7 @@ begin
     n := least(1000, case when task.per_second is null then 1000
       else floor(extract(epoch from at - task.moved_at) * task.per_second) end);
     continue when n < 1;
+    perform return_lapsed(task.from_queue);
     now_moved := move_waiting(task.from_queue, task.to_queue, n);
     all_moved := all_moved + now_moved;
     update move_task t set

@@ -69,8 +69,13 @@ as $$
   select k.name, p.paused_at, extract(epoch from clock_timestamp() - p.paused_at)::float8, p.pause_reason,
     q.in_flight_limit,
     least(
-      (select g.ready_at from queue_group g where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity'
-        and g.job_id is null order by g.ready_at limit 1),
+      -- The row of a group that is drained stays until a claim comes by.
+      (select g.ready_at from (
+          select g.group_id, g.ready_at from queue_group g
+          where g.queue = k.name and g.ready_at <= now() and g.ready_at < 'infinity' and g.job_id is null
+          order by g.ready_at limit least(up_to, 1000)) g
+        where exists (select from job j where j.queue = k.name and j.group_id = g.group_id and j.status in ('queued', 'started'))
+        order by g.ready_at limit 1),
       blocked.since,
       (select j.turn_at from (
           select j.group_id, j.turn_at from job j

@@ -87,7 +87,7 @@ begin
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
     where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
-      = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false);
+      = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false, 'strict_visibility', false);
   else
     select {paused_s} into done from group_setting s
     where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;

@@ -120,9 +120,9 @@ begin
   perform record_operation(actor, 'purge', of_queue, null, null, reason, cancelled + asked);
 end $$;
 
--- Forgets up to `n` deduplication ids of a queue, as far as no open transaction has them. Returns
--- how many.
-create or replace function forget_dedup_ids(of_queue text, n integer) returns bigint
+-- Forgets up to `n` deduplication ids of a queue, of jobs up to the id `up_to` that have ended, as
+-- far as no open transaction has them. Returns how many.
+create or replace function forget_dedup_ids(of_queue text, up_to bigint, n integer) returns bigint
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off
@@ -131,7 +131,10 @@ declare
   forgotten bigint;
 begin
   delete from dedup d where d.ctid in (
-    select d.ctid from dedup d where d.queue = of_queue limit n for update skip locked);
+    select d.ctid from dedup d
+    where d.queue = of_queue and d.job_id <= up_to
+      and not exists (select from job j where j.id = d.job_id and j.finished_at is null)
+    limit n for update skip locked);
   get diagnostics forgotten = row_count;
   return forgotten;
 end $$;
@@ -168,7 +171,7 @@ begin
   end if;
   if purge.everything and done < n then
     done := done + (select p.cancelled + p.asked from purge_in_flight(purge.queue, up_to, (n - done)::integer, reason, actor) p);
-    done := done + forget_dedup_ids(purge.queue, greatest(n - done, 0)::integer);
+    done := done + forget_dedup_ids(purge.queue, up_to, greatest(n - done, 0)::integer);
   end if;
   return done;
 end $$;

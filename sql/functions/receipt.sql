@@ -18,9 +18,24 @@ begin
   token := split_part(receipt, '.', 2);
 end $$;
 
+-- From here on, until `end_holds`, all receipts of this transaction together wait half a second for
+-- rows that other transactions have: a thousand of them would wait for minutes.
+create or replace function begin_holds() returns void
+language sql volatile
+as $$
+  select set_config('seriatim.hold_until', extract(epoch from clock_timestamp() + interval '0.5 s')::text, true)
+$$;
+
+create or replace function end_holds() returns void
+language sql volatile
+as $$
+  select set_config('seriatim.hold_until', '', true)
+$$;
+
 -- Locks the rows of a receipt: the group's by its token, then the job's. Skipped is not lost: only
 -- a plain read that shows another token makes it stale. `state`: held, stale, or busy (another
--- transaction has had a row for half a second).
+-- transaction has had a row for half a second). Of many receipts the first to find a row locked
+-- waits for all: see `begin_holds`.
 --
 -- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
 -- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
@@ -28,8 +43,11 @@ end $$;
 create or replace function receive_hold(of_job bigint, token uuid, late boolean, out state text, out of_queue text, out of_group text)
 language plpgsql volatile
 as $$
+declare
+  until constant timestamptz := coalesce(
+    to_timestamp(nullif(current_setting('seriatim.hold_until', true), '')::float8), clock_timestamp() + interval '0.5 s');
 begin
-  for tries in 1..100 loop
+  loop
     select j.queue, j.group_id into of_queue, of_group from job j where j.id = of_job;
     if of_group is null then
       perform from job j where j.id = of_job and j.claim = token and (late or not {over_j})
@@ -60,6 +78,7 @@ begin
       state := 'stale';
       return;
     end if;
+    exit when clock_timestamp() >= until;
     perform pg_sleep(0.005);
   end loop;
   state := 'busy';

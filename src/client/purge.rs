@@ -123,7 +123,7 @@ impl Client {
                         break;
                     }
                 }
-                let forget = async |conn: &mut _| store.forget_dedup_ids(conn, queue).await;
+                let forget = async |conn: &mut _| store.forget_dedup_ids(conn, queue, to).await;
                 while in_tx(&mut conn, forget).await? > 0 {}
             }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;

@@ -5,6 +5,8 @@ use std::io;
 
 use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError, ReceiveError};
 
+use sqlx::postgres::PgDatabaseError;
+
 use crate::output::text::{in_commands, program, visible};
 use crate::output::{Form, json};
 
@@ -83,7 +85,9 @@ impl From<sqlx::Error> for Failure {
             return Self::Error(format!("the database did not answer: {}", chain(&error)));
         };
         let code = database.code().unwrap_or_default();
-        let message = format!("{} (SQLSTATE {code})", database.message());
+        let hint = database.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint);
+        let hint = hint.map(|hint| format!(". {hint}")).unwrap_or_default();
+        let message = format!("{} (SQLSTATE {code}){hint}", database.message());
         match &*code {
             "42P01" | "42703" | "42883" | "3F000" => Self::Error(format!(
                 "{message}; `{} migrate` makes the tables, and --schema names another schema",

@@ -199,6 +199,13 @@ pub(crate) struct RedrivePolicy {
     pub(crate) target: String,
 }
 
+/// Returns the name of the queue that an ARN names. There is one account, and one region.
+pub(crate) fn queue_of_arn(arn: &str) -> Option<&str> {
+    let parts: Vec<&str> = arn.split(':').collect();
+    let ["arn", _, "sqs", _, _, name] = parts[..] else { return None };
+    Some(name)
+}
+
 /// Reads a policy.
 pub(crate) fn redrive_policy(text: &str) -> Result<RedrivePolicy, SqsError> {
     let refused = |reason: &str| SqsError::invalid(text, "RedrivePolicy", reason);
@@ -219,8 +226,10 @@ pub(crate) fn redrive_policy(text: &str) -> Result<RedrivePolicy, SqsError> {
     let receives = u32::try_from(receives).ok().filter(|receives| (1..=1000).contains(receives));
     let receives = receives
         .ok_or_else(|| refused("Invalid value for maxReceiveCount: must be from 1 to 1000."))?;
-    let target = target.rsplit(':').next().unwrap_or_default().to_owned();
-    Ok(RedrivePolicy { receives, target })
+    let target = queue_of_arn(target).ok_or_else(|| {
+        refused("Invalid value for deadLetterTargetArn: it is not the ARN of a queue.")
+    })?;
+    Ok(RedrivePolicy { receives, target: target.to_owned() })
 }
 
 /// Returns what the settings given mean for the jobs of the queue.

@@ -85,8 +85,7 @@ impl QueueWait {
 
 impl Waiting {
     /// Asks, and again whenever there may be something, until something comes or the time is over.
-    /// Those that wait are told one by one, in the order in which they came. Dropped, it asks no
-    /// more.
+    /// Those that wait are told one by one. Dropped, it asks no more.
     pub(crate) async fn until_any<T, E, Asked>(
         &self,
         queue: &str,

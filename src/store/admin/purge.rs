@@ -20,7 +20,7 @@ statements! {
         "select p.cancelled, p.last_at, p.last_id from {purge_ungrouped}($1, $2, $3, $4, $5, $6, $7) p",
     );
     IN_FLIGHT = |names| names.sql("select p.cancelled, p.asked from {purge_in_flight}($1, $2, $3, $4, $5) p");
-    FORGET_DEDUP_IDS = |names| names.sql("select {forget_dedup_ids}($1, $2)");
+    FORGET_DEDUP_IDS = |names| names.sql("select {forget_dedup_ids}($1, $2, $3)");
     LEFT = |names| left(names, true);
     LEFT_IN_GROUP = |names| left(names, false);
 }
@@ -112,13 +112,15 @@ impl Store {
         Ok((count(0)?, count(1)?))
     }
 
-    /// Forgets a batch of deduplication ids. Returns how many.
+    /// Forgets a batch of deduplication ids, of jobs up to an id that have ended. Returns how many.
     pub(crate) async fn forget_dedup_ids(
         &self,
         conn: &mut PgConnection,
         queue: &str,
+        to: i64,
     ) -> Result<u64, sqlx::Error> {
-        let row = self.query(&FORGET_DEDUP_IDS).bind(queue).bind(BATCH).fetch_one(conn).await?;
+        let forget = self.query(&FORGET_DEDUP_IDS).bind(queue).bind(to).bind(BATCH);
+        let row = forget.fetch_one(conn).await?;
         row.try_get::<i64, _>(0).map(i64::unsigned_abs)
     }
 

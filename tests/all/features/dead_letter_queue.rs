@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::{
-    Client, ConfigureError, JobError, JobStatus, OutOfAttempts, QueueSettings, Receive, Retention,
-    RetryPolicy,
+    Client, ConfigureError, JobError, JobStatus, NewJob, OutOfAttempts, QueueSettings, Receive,
+    Retention, RetryPolicy,
 };
 use sqlx::PgPool;
 
@@ -206,4 +206,41 @@ async fn a_task_keeps_its_rate_over_all_that_carry_it_out_and_can_be_cancelled()
     assert_eq!(value::<Option<i64>>(pool, cancel).await, None);
     assert_eq!(run().await, 0);
     assert_eq!(taken(pool, "dead").await, [7]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_moves_what_a_receiver_has_had_for_too_long() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "select seriatim.configure_queue('dead', '{\"strict_visibility\": true}')").await;
+    for n in 0..2 {
+        seriatim::enqueue(pool, job_of("dead", "g", n)).await.unwrap();
+        seriatim::enqueue(pool, NewJob::new("dead", &n)).await.unwrap();
+    }
+    let look = Receive::new("dead").max(4).visibility(Duration::from_millis(1));
+    assert_eq!(Client::default().receive(pool, look).await.unwrap().len(), 4);
+    let over = "select min(least(g.ready_at, j.lease_until)) < clock_timestamp() - interval '5 ms' \
+                from seriatim.queue_group g, seriatim.job j";
+    while !value::<bool>(pool, over).await {}
+    let task: i64 = value(pool, "select seriatim.start_move_task('dead', 'elsewhere')").await;
+    assert_eq!(value::<i64>(pool, "select seriatim.run_move_tasks()").await, 4);
+    let shown =
+        format!("select moved || ' of ' || to_move from seriatim.move_task where id = {task}");
+    assert_eq!(value::<String>(pool, shown).await, "4 of 4");
+    assert_eq!(taken(pool, "elsewhere").await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_is_held_hides_no_other_from_a_task() {
+    let database = database().await;
+    let pool = database.pool();
+    for (group, n) in [("a", 0), ("a", 1), ("a", 2), ("b", 3)] {
+        seriatim::enqueue(pool, job_of("dead", group, n)).await.unwrap();
+    }
+    let head = Client::default().receive(pool, Receive::new("dead").group("a")).await.unwrap();
+    let mut open = pool.begin().await.unwrap();
+    Client::default().ack(&mut *open, &head[0].receipt).await.unwrap();
+    by_hand(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 1)").await;
+    assert_eq!(value::<i64>(pool, "select seriatim.run_move_tasks()").await, 1);
+    assert_eq!(taken(pool, "elsewhere").await, [3]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
@@ -257,4 +257,43 @@ async fn a_handler_receives_from_other_queues_only() {
     assert!(said[0].contains("this transaction holds a job of queue q"), "{said:?}");
     assert!(said[0].ends_with("Ok(1)"), "{said:?}");
     running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// A thousand receipts must not wait half a second each.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_receipts_wait_once_for_another_transaction() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    for group in 0..6 {
+        enqueue(pool, "q", &group.to_string(), 1).await;
+    }
+    let received = receive(pool, Receive::new("q").max(6)).await;
+    let receipts: Vec<_> = received.iter().map(|job| job.receipt).collect();
+    let mut open = pool.begin().await.unwrap();
+    for receipt in &receipts[..5] {
+        client.ack(&mut *open, receipt).await.unwrap();
+    }
+    let begun = Instant::now();
+    let answers = client.ack_many(pool, &receipts).await.unwrap();
+    let took = begun.elapsed();
+    let busy = answers.iter().filter(|of| matches!(of, Err(ReceiveError::Busy { .. }))).count();
+    assert_eq!((busy, answers.last().unwrap().is_ok()), (5, true), "{answers:?}");
+    assert!(took < Duration::from_millis(1500), "five times half a second: {took:?}");
+    open.commit().await.unwrap();
+}
+
+/// Several acks of one transaction leave rows of their groups. They are no work.
+#[tokio::test(flavor = "multi_thread")]
+async fn drained_groups_are_not_due() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    for group in ["a", "b", "c"] {
+        enqueue(pool, "q", group, 1).await;
+    }
+    let received = receive(pool, Receive::new("q").max(3)).await;
+    let receipts: Vec<_> = received.iter().map(|job| job.receipt).collect();
+    client.ack_many(pool, &receipts).await.unwrap();
+    let rows: i64 = value(pool, "select count(*) from seriatim.queue_group").await;
+    assert!(rows > 0, "this is of no use");
+    assert_eq!(client.queues(pool).await.unwrap()[0].oldest_due, None);
 }

@@ -9,6 +9,10 @@ use crate::output::{json_line, line};
 use crate::session::Session;
 
 pub(crate) async fn run(session: &Session, command: SqsKey) -> Result<(), Failure> {
+    if session.dry_run && !matches!(command, SqsKey::List) {
+        let message = "a key is made or removed at once: leave --dry-run out";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let keys = Keys::new(&session.pool, &session.client);
     match command {
         SqsKey::Add { role } => {

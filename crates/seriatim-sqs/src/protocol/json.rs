@@ -14,7 +14,7 @@ pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsE
     let operation = target.and_then(|target| target.strip_prefix(SERVICE)).ok_or_else(|| {
         SqsError::new(Code::InvalidAction, "The target of the request is no operation of SQS.")
     })?;
-    let input = if body.is_empty() {
+    let mut input = if body.is_empty() {
         json!({})
     } else {
         serde_json::from_slice(body).map_err(|error| {
@@ -25,7 +25,17 @@ pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsE
     if !input.is_object() {
         return Err(SqsError::new(Code::MalformedRequest, "The body is no JSON object."));
     }
+    remove_nulls(&mut input);
     Ok(Call { operation: operation.to_owned(), input })
+}
+
+/// Removes members that are null, also those of entries: they count as not given.
+fn remove_nulls(input: &mut Value) {
+    let Some(members) = input.as_object_mut() else { return };
+    members.retain(|_, value| !value.is_null());
+    if let Some(Value::Array(entries)) = members.get_mut("Entries") {
+        entries.iter_mut().for_each(remove_nulls);
+    }
 }
 
 pub(in crate::protocol) fn error(name: &str, message: &str) -> String {

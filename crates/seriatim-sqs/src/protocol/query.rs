@@ -123,9 +123,17 @@ fn members(parts: BTreeMap<String, Node>) -> Map<String, Value> {
     found
 }
 
-/// The elements of a list in the order of their numbers. An empty list is sent as empty text.
+/// The elements of a list in the order of their numbers. An empty list is sent as empty text. A
+/// single element may have no number.
 fn numbered(node: Node) -> Vec<Node> {
-    let Node::Parts(parts) = node else { return Vec::new() };
+    let parts = match node {
+        Node::Text(text) if text.is_empty() => return Vec::new(),
+        Node::Text(_) => return vec![node],
+        Node::Parts(parts) => parts,
+    };
+    if ["Name", "Key", "Id"].iter().any(|part| matches!(parts.get(*part), Some(Node::Text(_)))) {
+        return vec![Node::Parts(parts)];
+    }
     let mut elements: Vec<(u32, Node)> =
         parts.into_iter().filter_map(|(number, node)| Some((number.parse().ok()?, node))).collect();
     elements.sort_by_key(|(number, _)| *number);
@@ -200,6 +208,12 @@ mod tests {
         let expected = json!({"AttributeNames": ["All"], "MessageAttributeNames": ["b", "a"],
             "MessageSystemAttributeNames": ["SentTimestamp"], "WaitTimeSeconds": "3", "Entries": []});
         assert_eq!(call.input, expected);
+    }
+
+    #[test]
+    fn a_single_element_needs_no_number() {
+        let call = posted("Action=A&Attribute.Name=n&Attribute.Value=v&AttributeName=All");
+        assert_eq!(call.input, json!({"Attributes": {"n": "v"}, "AttributeNames": ["All"]}));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::database::MoveTask;
 use crate::error::{Code, SqsError};
 use crate::input::{CancelMoveTask, ListMoveTasks, StartMoveTask, in_range};
-use crate::queue::Queue;
+use crate::queue::{Queue, queue_of_arn};
 use crate::service::Request;
 
 impl Request {
@@ -97,8 +97,7 @@ impl Request {
 
     async fn queue_of_arn(&self, arn: Option<String>, parameter: &str) -> Result<Queue, SqsError> {
         let arn = arn.ok_or_else(|| SqsError::missing(parameter))?;
-        let parts: Vec<&str> = arn.split(':').collect();
-        let ["arn", _, "sqs", _, _, name] = parts[..] else {
+        let Some(name) = queue_of_arn(&arn) else {
             return Err(refused(&format!(
                 "You must use this format to specify the {parameter}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"

@@ -247,7 +247,7 @@ async fn changed_requests_get_an_answer_and_no_500() {
         refused += of_client.unwrap();
     }
     println!("{refused} were refused");
-    assert!(refused > count / 5 && refused < count - count / 10, "{refused} of {count} refused");
+    assert!(refused > count / 5 && refused < count - count / 50, "{refused} of {count} refused");
     let received = sqs.receive(&url).await;
     assert_eq!(bodies(&received), ["1", "2"]);
     Arc::into_inner(sqs).unwrap().end().await;
