@@ -86,12 +86,17 @@ begin
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
   end if;
   perform check_policy(given->>'out_of_attempts', given->>'halt_for', given->>'halt_then');
+  if jsonb_typeof(given->'dead_letter_queue') not in ('string', 'null') then
+    raise exception 'dead_letter_queue is %, it must be a name', given->'dead_letter_queue'
+      using errcode = '22023', hint = 'Name a queue, or null: its dead letters stay in it.';
+  end if;
   perform check_name('dead-letter queue', given->>'dead_letter_queue', {queue_limit});
   if given->>'dead_letter_queue' = configure_queue.queue then
     raise exception 'queue % cannot be its own dead-letter queue', to_json(configure_queue.queue)
       using errcode = '22023', hint = 'Name another queue, or null: its dead letters stay in it.';
   end if;
-  -- Both as they will be.
+  -- Both as they will be, also beside another change.
+  perform from queue q where q.name = configure_queue.queue for no key update;
   select coalesce(given->>'dead_letter_queue', case when not given ? 'dead_letter_queue' then q.dead_letter_queue end) as queue,
       coalesce(given->>'out_of_attempts', case when not given ? 'out_of_attempts' then q.out_of_attempts end) as policy
     into dead from (select) alone left join queue q on q.name = configure_queue.queue;

@@ -35,18 +35,22 @@ pub(crate) struct Session {
     pub(crate) reason: Option<String>,
 }
 
+/// Connects once. A pool would try until its time is over, and not say why.
+pub(crate) async fn check_server(options: &PgConnectOptions) -> Result<(), Failure> {
+    let server = format!("connect to {}:{}", options.get_host(), options.get_port());
+    let first = timeout(CONNECT_WITHIN, PgConnection::connect_with(options)).await;
+    let first = first.map_err(Failure::could_not(&server))?;
+    Ok(first.map_err(Failure::could_not(&server))?.close().await?)
+}
+
 impl Session {
     /// Connects to the database.
     pub(crate) async fn open(global: Global) -> Result<Self, Failure> {
         let Global { database_url, schema, json, read_only: _, yes, dry_run, reason, actor } =
             global;
         let options = options(database_url.as_deref())?;
+        check_server(&options).await?;
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
-        // By itself, as a pool would try until its time is over, and not say why.
-        let server = format!("connect to {}:{}", options.get_host(), options.get_port());
-        let first = timeout(CONNECT_WITHIN, PgConnection::connect_with(&options)).await;
-        let first = first.map_err(Failure::could_not(&server))?;
-        first.map_err(Failure::could_not(&server))?.close().await?;
         let pool = pool.connect_lazy_with(options);
         let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
         let mut client = Client::new(&schema)?.named_statements(false).acting_as(&actor);

@@ -10,8 +10,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
-    queue, until_jobs, value,
+    Log, by_hand, database, drained, ended, enqueue, eventually, handler, handler_with, job,
+    job_of, processor, queue, until_jobs, value,
 };
 
 async fn set(pool: &PgPool, target: Option<&str>) -> Result<(), ConfigureError> {
@@ -243,4 +243,26 @@ async fn a_group_that_is_held_hides_no_other_from_a_task() {
     by_hand(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 1)").await;
     assert_eq!(value::<i64>(pool, "select seriatim.run_move_tasks()").await, 1);
     assert_eq!(taken(pool, "elsewhere").await, [3]);
+}
+
+/// Each sees what the other has set.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_changes_at_once_do_not_make_what_one_may_not() {
+    let database = database().await;
+    let (pool, client) = (database.pool().clone(), Client::default());
+    client.configure_queue(&pool, QueueSettings::new("q").max_attempts(2)).await.unwrap();
+    let mut open = pool.begin().await.unwrap();
+    let to_dead = QueueSettings::new("q").dead_letter_queue(String::from("dead"));
+    client.configure_queue(&mut *open, to_dead).await.unwrap();
+    let other = tokio::spawn({
+        let (pool, client) = (pool.clone(), client.clone());
+        let halts = QueueSettings::new("q").out_of_attempts(OutOfAttempts::Halt);
+        async move { client.configure_queue(&pool, halts).await }
+    });
+    let waits = "select count(*) from pg_stat_activity \
+                 where datname = current_database() and wait_event_type = 'Lock'";
+    eventually(&pool, waits, 1_i64).await;
+    open.commit().await.unwrap();
+    let error = other.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("cannot both have"), "{error}");
 }

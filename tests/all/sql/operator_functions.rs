@@ -187,6 +187,7 @@ async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
         (json!({"dedup_scope": "all"}), "dedup_scope is \"all\", it must be one of queue, group"),
         (json!({"dedup_by_content": "maybe"}), "dedup_by_content is \"maybe\""),
         (json!({"out_of_attempts": "zz"}), "out_of_attempts is \"zz\""),
+        (json!({"dead_letter_queue": 5}), "dead_letter_queue is 5, it must be a name"),
         (json!([]), "the settings are no object"),
     ] {
         refused(pool, &configure(&settings), "22023", words).await;

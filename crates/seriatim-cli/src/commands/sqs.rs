@@ -31,6 +31,7 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
         return embedded(global.json, &served).await;
     }
     let options = session::options(global.database_url.as_deref())?;
+    session::check_server(&options).await?;
     let pool = PgPoolOptions::new()
         .max_connections(served.connections)
         .connect_with(options.statement_cache_capacity(STATEMENTS))

@@ -43,7 +43,7 @@ sources() {
 no_pip='its packages of Python could not be had'
 if environment boto3 boto3 awscli; then
   there boto3 "$root/target/python/boto3/bin/python"
-  there aws "$root/target/python/boto3/bin/aws"
+  there aws "$root/target/python/boto3/bin/python -m awscli"
 else
   missing boto3 "$no_pip"
   missing aws "$no_pip"
@@ -60,7 +60,7 @@ else
 fi
 if environment kombu 'celery[sqs]==5.7.0' 'kombu==5.7.0' pytest pytest-xdist && sources kombu 5.7.0; then
   there kombu "$root/target/python/kombu/bin/python"
-  there celery "$root/target/python/kombu/bin/celery"
+  there celery "$root/target/python/kombu/bin/python -m celery"
 else
   missing kombu "$no_pip"
   missing celery "$no_pip"
