@@ -29,3 +29,12 @@ begin
         order by j.lease_until limit 1)),
     'infinity') - clock_timestamp());
 end $$;
+
+-- Returns which of these queues a receive may find something in now.
+create or replace function due_queues(queues text[]) returns setof text
+language sql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+  select q.name from unnest(queues) q(name) where due_in(q.name) <= 0
+$$;

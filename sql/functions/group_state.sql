@@ -4,7 +4,8 @@
 -- that a query takes it in.
 --
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
--- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so long.
+-- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so
+-- long.
 create or replace function {schema}.group_state(of_queue text, of_group text)
 returns table (
   state text, head bigint, head_status text, head_name text, attempts integer, attempts_forgiven integer,

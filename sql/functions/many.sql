@@ -95,15 +95,6 @@ begin
   return query select a.receipt, a.answer from receipt_answers(receipts, answers) a;
 end $$;
 
--- Returns which of these queues a receive may find something in now.
-create or replace function due_queues(queues text[]) returns setof text
-language sql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
-  select q.name from unnest(queues) q(name) where due_in(q.name) <= 0
-$$;
-
 -- Releases jobs that no receiver has seen, as its client was gone when they were claimed, at most
 -- 1000: they are due at once, and the attempt is not held against them. Answers as ack_many does.
 create or replace function release_many(receipts text[]) returns table (receipt text, answer text)

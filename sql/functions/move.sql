@@ -60,9 +60,9 @@ begin
   perform record_operations(actor, 'move', jobs, concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
 end $$;
 
--- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids of
--- each first, then jobs without a group. So a limit never takes a job before an earlier one of its
--- group. Groups in `besides` are left out.
+-- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids
+-- of each first, then jobs without a group. So a limit never takes a job before an earlier one of
+-- its group. Groups in `besides` are left out.
 create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
 returns setof bigint
 language sql stable
@@ -81,8 +81,8 @@ as $$
   limit n
 $$;
 
--- The same as move_jobs for up to `n` queued jobs of a queue, or of one group of it, as waiting_jobs
--- has them.
+-- The same as move_jobs for up to `n` queued jobs of a queue, or of one group of it, as
+-- waiting_jobs has them.
 create or replace function move_queue(from_queue text, to_queue text, group_id text default null, n integer default 1000,
   reason text default null, actor text default session_user,
   out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)

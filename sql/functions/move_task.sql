@@ -1,8 +1,9 @@
 -- Move tasks: what waits in a queue is moved to another one, or back to where it came from, so many
 -- jobs a second. Jobs keep their ids, and so their order in a group.
 
--- Queues jobs again that receivers have had for longer than a strict visibility, at most 100 of each
--- kind: a task moves them, as a receive would take them over. The receive counts, and is forgiven.
+-- Queues jobs again that receivers have had for longer than a strict visibility, at most 100 of
+-- each kind: a task moves them, as a receive would take them over. The receive counts, and is
+-- forgiven.
 --
 -- Locks: the groups' rows, and jobs, NO KEY UPDATE, skips.
 create or replace function return_lapsed(of_queue text) returns void
@@ -45,8 +46,8 @@ $$;
 -- Moves up to `n` queued jobs of a queue; without `to_queue`, those that came from another queue go
 -- back there. Of a group a first part is moved, which ends before a job that is left. That job is
 -- flagged: the flags of those before it, which may have stood for it, are gone. The group's row is
--- woken, as it may sleep for one that goes. If that job or that row is locked (a handler runs in its
--- transaction, say), the group is left to the next call.
+-- woken, as it may sleep for one that goes. If that job or that row is locked (a handler runs in
+-- its transaction, say), the group is left to the next call.
 --
 -- Returns how many it moved.
 --
@@ -123,11 +124,11 @@ begin
   return cardinality(all_ids);
 end $$;
 
--- Starts a task that moves what waits in `from_queue` to `to_queue`, or without that each job to the
--- queue that it came from as a dead letter (those that came from none are left). At most
--- `per_second` jobs a second, over all servers; without that as fast as it goes. Maintenance carries
--- it out. Refuses a second task for the same queue. Of older ones of the queue ten are kept. Returns
--- the task's id.
+-- Starts a task that moves what waits in `from_queue` to `to_queue`, or without that each job to
+-- the queue that it came from as a dead letter (those that came from none are left). At most
+-- `per_second` jobs a second, over all servers; without that as fast as it goes. Maintenance
+-- carries it out. Refuses a second task for the same queue. Of older ones of the queue ten are
+-- kept. Returns the task's id.
 create or replace function start_move_task(from_queue text, to_queue text default null, per_second integer default null,
   reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile
@@ -168,10 +169,10 @@ begin
   return task;
 end $$;
 
--- Ends a task. What it has moved stays moved. Returns how many jobs that is; null if no such task is
--- running.
+-- Ends a task. What it has moved stays moved. Returns how many jobs that is; null if no such task
+-- is running.
 --
--- Locks: the task's row; waits for the milliseconds of a batch.
+-- Locks: the task's row; waits for the transaction that moves a batch.
 create or replace function cancel_move_task(task bigint, reason text default null, actor text default session_user)
 returns bigint
 language plpgsql volatile

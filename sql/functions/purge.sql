@@ -70,9 +70,9 @@ begin
   return coalesce(cardinality(ids), 0);
 end $$;
 
--- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers have
--- end as cancelled: their receipts are stale then. Workers are asked to cancel theirs. Returns how
--- many of each.
+-- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers
+-- have end as cancelled: their receipts are stale then. Workers are asked to cancel theirs. Returns
+-- how many of each.
 --
 -- Locks: rows of receivers' claims NO KEY UPDATE, skips.
 create or replace function purge_in_flight(of_queue text, up_to bigint, n integer, reason text, actor text,
@@ -144,8 +144,8 @@ end $$;
 -- parked jobs are left alone, and a halted group stays halted.
 --
 -- With `everything` jobs in flight end too: what receivers have is cancelled, and their receipts
--- are stale; workers are asked to cancel. Then the queue's deduplication ids are forgotten. `n` and
--- the number count all of these. That is of a whole queue.
+-- are stale; workers are asked to cancel. Then the deduplication ids of jobs that have ended
+-- are forgotten. `n` and the number count all of these. That is of a whole queue.
 --
 -- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
 create or replace function purge(queue text, group_id text default null, n integer default 1000, reason text default null,

@@ -43,9 +43,9 @@ begin
   out_of_attempts := coalesce(out_of_attempts, 'continue');
 end $$;
 
--- Does with a job that has failed for good, and with its group, what the policy says; their rows are
--- locked. Returns true if the group is halted, and so not claimed. Parking is left to maintenance,
--- as is the end of a halt.
+-- Does with a job that has failed for good, and with its group, what the policy says; their rows
+-- are locked. Returns true if the group is halted, and so not claimed. Parking is left to
+-- maintenance, as is the end of a halt.
 create or replace function receive_dead_letter(of_queue text, of_group text, of_job bigint, reason text) returns boolean
 language plpgsql volatile
 as $$

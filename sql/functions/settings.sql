@@ -61,8 +61,8 @@ end $$;
 -- Changes the settings of a queue that `settings` names; null resets one. Times are intervals:
 -- `delay`, `dedup_window`, `backoff`, `backoff_cap`, `halt_for`. `dedup_scope` is queue or group.
 -- `out_of_attempts` is continue, halt or park, and `halt_for` with `halt_then` (park, continue) is
--- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there, and
--- its group goes on. `strict_visibility` is true or false.
+-- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there,
+-- and its group goes on. `strict_visibility` is true or false.
 --
 -- Locks: the queue's row; waits for a claim's milliseconds.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)

@@ -1,5 +1,6 @@
 -- Claims up to `n` jobs without a group: due ones from `from_at` on, or those whose claim lapsed
--- and was suspected a grace ago, or is strict. Their own row is their lock, their token and their lease.
+-- and was suspected a grace ago, or is strict. Their own row is their lock, their token and their
+-- lease.
 --
 -- Each row decides for itself, and its condition is checked again on the version that was locked.
 -- So one statement may lock and write. `size` is the bytes of data that it brings, and `more` says

@@ -259,18 +259,18 @@ impl ActiveJob {
     /// before it had ended, or its group was no longer halted. Zero for a job without a group. More
     /// slots do not shorten this wait.
     ///
-    /// With [`slot_wait`](Self::slot_wait) it is the whole time from when the job was due (enqueued,
-    /// at its [delay](crate::NewJob::delay), or to be retried) until this attempt began. It is
-    /// measured by the database's clock up to the claim, and by this process's from there on. An
-    /// attempt that takes a lost one over has waited since it could be taken over.
+    /// With [`slot_wait`](Self::slot_wait) it is the whole time from when the job was due
+    /// (enqueued, at its [delay](crate::NewJob::delay), or to be retried) until this attempt began.
+    /// It is measured by the database's clock up to the claim, and by this process's from there on.
+    /// An attempt that takes a lost one over has waited since it could be taken over.
     pub fn lane_wait(&self) -> Duration {
         self.waits.lane
     }
 
     /// How long the job waited, from when it was due and its group was ready for it, until this
     /// attempt began: for a claim and a free slot. Zero for a job that runs in the same turn behind
-    /// another one. A limit of jobs in flight counts here as well, and so does a pause, but for one of
-    /// the group that ended by itself.
+    /// another one. A limit of jobs in flight counts here as well, and so does a pause, but for one
+    /// of the group that ended by itself.
     pub fn slot_wait(&self) -> Duration {
         self.waits.slot
     }

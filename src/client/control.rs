@@ -26,8 +26,9 @@ pub enum Cancelled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retried {
-    /// The number of later jobs of the group that have already begun. The retried job was meant to run
-    /// before them. Of the jobs that retention still keeps, the 200,000 behind it are looked at.
+    /// The number of later jobs of the group that have already begun. The retried job was meant to
+    /// run before them. Of the jobs that retention still keeps, the 200,000 behind it are looked
+    /// at.
     pub overtaken: u64,
 }
 

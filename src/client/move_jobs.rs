@@ -52,8 +52,8 @@ impl Client {
     /// from now on; a job that would be a duplicate there stays where it is.
     ///
     /// Left out are jobs that are not queued (a dead letter can be redriven first), that are in the
-    /// new queue already, and that another transaction is changing. It waits as an enqueue does: for
-    /// another open transaction with the same deduplication id.
+    /// new queue already, and that another transaction is changing. It waits as an enqueue does:
+    /// for another open transaction with the same deduplication id.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`].
@@ -71,9 +71,9 @@ impl Client {
     /// [`move_jobs`](Self::move_jobs) does: group by group, then those without a group. No job of a
     /// group is taken before an earlier one.
     ///
-    /// Call it again for more than `limit`. Duplicates and jobs that are locked count towards it: if
-    /// [`Moved::jobs`] is empty and [`Moved::duplicates`] is not, raise it. If both are, none is left
-    /// but what is locked.
+    /// Call it again for more than `limit`. Duplicates and jobs that are locked count towards it:
+    /// if [`Moved::jobs`] is empty and [`Moved::duplicates`] is not, raise it. If both are, none is
+    /// left but what is locked.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`].

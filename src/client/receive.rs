@@ -303,8 +303,8 @@ impl Client {
     /// [strict](crate::QueueSettings::strict_visibility)), no other call returns it or other jobs of its group. Receivers and
     /// [`Processor`](crate::Processor)s may share a queue.
     ///
-    /// It returns no job, and no error, if nothing is due, if the queue is paused or has reached its
-    /// limit of jobs in flight, or if all groups with due jobs run, are halted or are paused.
+    /// It returns no job, and no error, if nothing is due, if the queue is paused or has reached
+    /// its limit of jobs in flight, or if all groups with due jobs run, are halted or are paused.
     /// [`queues`](Self::queues) and [`explain_group`](Self::explain_group) tell which it is.
     ///
     /// On a pool or an idle connection it commits by itself. In a transaction, it keeps the groups

@@ -22,8 +22,8 @@ pub struct QueueOverview {
     /// Its groups by state.
     pub groups: GroupCounts,
     /// Since when the group, or job without one, that has waited the longest could run, less the
-    /// head start of its priority; of a group whose next job is locked by another transaction, since
-    /// when that job is due. `None`: nothing is due.
+    /// head start of its priority; of a group whose next job is locked by another transaction,
+    /// since when that job is due. `None`: nothing is due.
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,

@@ -187,9 +187,9 @@ impl QueueSettings {
         self
     }
 
-    /// Sets the queue that a job goes to when it is out of attempts, or fails for good: with its id,
-    /// data, error and history, queued there, its attempts anew. Processors and receivers do so;
-    /// its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
+    /// Sets the queue that a job goes to when it is out of attempts, or fails for good: with its
+    /// id, data, error and history, queued there, its attempts anew. Processors and receivers do
+    /// so; its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
     ///
     /// Where the group would halt or park instead, by its own policy or that of a processor's
     /// [`QueueOptions`](crate::QueueOptions::out_of_attempts), the job stays. The database refuses

@@ -1,5 +1,5 @@
-//! The tick of maintenance, by one process at a time: requests, halts, move tasks, and in each round
-//! retention and the sweep.
+//! The tick of maintenance, by one process at a time: requests, halts, move tasks, and in each
+//! round retention and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests, halts and move tasks, and runs a round of retention and sweep if `round`. Returns what
-    /// the round did, by queue.
+    /// Handles requests, halts and move tasks, and runs a round of retention and sweep if `round`.
+    /// Returns what the round did, by queue.
     pub(crate) async fn tick(
         &self,
         conn: PoolConnection<Postgres>,

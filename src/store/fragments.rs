@@ -74,8 +74,8 @@ pub(in crate::store) fn paused(alias: &str) -> String {
     )
 }
 
-/// Returns whether the claim of this alias is strict, and over. The end of one that was suspected or
-/// put off is not that of its visibility any more.
+/// Returns whether the claim of this alias is strict, and over. The end of one that was suspected
+/// or put off is not that of its visibility any more.
 pub(in crate::store) fn over(alias: &str, end: &str) -> String {
     format!(
         "({alias}.strict is true and ({alias}.{end} <= clock_timestamp() \

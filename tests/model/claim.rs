@@ -33,8 +33,8 @@ impl Protocol {
         passes
     }
 
-    /// Takes the turn. A claim whose lease is over is only suspected the first time, but for a strict
-    /// one.
+    /// Takes the turn. A claim whose lease is over is only suspected the first time, but for a
+    /// strict one.
     pub fn take(&self, s: &mut State, w: usize, seen: HeadSnapshot) {
         let row = s.lock_group(w, Lock::NoKeyUpdate).filter(|row| row.ready == Ready::Due);
         let Some(row) = row else { return self.write_nothing(s, w) };

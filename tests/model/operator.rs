@@ -171,8 +171,8 @@ impl Protocol {
         true
     }
 
-    /// Moves a job that is locked. The next one is flagged in its place; if that waits and cannot be
-    /// locked, nothing is done.
+    /// Moves a job that is locked. The next one is flagged in its place; if that waits and cannot
+    /// be locked, nothing is done.
     fn move_away(&self, s: &mut State, job: u8, next: Option<u8>) {
         let waits = |id: u8| s.snapshot(OPERATOR).status(id) == Some(Status::Queued);
         if let Some(next) = next.filter(|next| waits(*next))

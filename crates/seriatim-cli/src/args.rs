@@ -96,7 +96,8 @@ pub(crate) enum Command {
     Parked(Parked),
     /// Queue dead letters (failed jobs) of a queue again, the oldest first.
     Redrive(DeadLetters),
-    /// Give dead letters (failed jobs) of a queue up: they end as cancelled, and their groups go on.
+    /// Give dead letters (failed jobs) of a queue up: they end as cancelled, and their groups go
+    /// on.
     Discard(DeadLetters),
     /// Cancel all queued jobs of a queue or a group. Those that run go on.
     Purge(Subject),
@@ -123,7 +124,8 @@ pub(crate) enum Command {
     Nack {
         /// The receipt of the job.
         receipt: Receipt,
-        /// In what time it is due again, as 90s or 5m. Default: by the backoff of the queue's settings.
+        /// In what time it is due again, as 90s or 5m. Default: by the backoff of the queue's
+        /// settings.
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         delay: Option<Duration>,
         /// The error to keep with the job.

@@ -78,8 +78,8 @@ impl Config {
     }
 
     /// Limits the memory of request bodies that are being read, in bytes. Default 256 MiB, at least
-    /// 16 MiB. Half of it is for bodies of at most 64 KiB. If it is full, what comes is not read on;
-    /// a body that has not come within 30 s is refused, with 503 if memory was missing.
+    /// 16 MiB. Half of it is for bodies of at most 64 KiB. If it is full, what comes is not read
+    /// on; a body that has not come within 30 s is refused, with 503 if memory was missing.
     pub fn body_memory(mut self, bytes: usize) -> Self {
         self.body_memory = bytes.max(16 * 1024 * 1024);
         self

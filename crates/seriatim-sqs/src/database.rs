@@ -284,7 +284,8 @@ impl Database {
         Ok(())
     }
 
-    /// Starts a task that moves what waits in a queue. Returns its number; `None` if one is running.
+    /// Starts a task that moves what waits in a queue. Returns its number; `None` if one is
+    /// running.
     pub(crate) async fn start_move_task(
         &self,
         pool: &PgPool,
@@ -303,8 +304,8 @@ impl Database {
         }
     }
 
-    /// Ends a task of a source queue. Returns how many messages it has moved; `None` if no such task
-    /// is running.
+    /// Ends a task of a source queue. Returns how many messages it has moved; `None` if no such
+    /// task is running.
     pub(crate) async fn cancel_move_task(
         &self,
         pool: &PgPool,

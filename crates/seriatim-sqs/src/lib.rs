@@ -11,13 +11,13 @@ mod handle;
 mod input;
 mod lines;
 mod message;
-mod patient;
 mod protocol;
 mod queue;
 mod sends;
 mod server;
 mod service;
 mod waiting;
+mod write_timeout;
 
 pub use auth::{Key, KeyError, Keys, NewKey};
 pub use config::{Access, Config};

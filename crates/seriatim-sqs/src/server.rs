@@ -26,10 +26,10 @@ use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::lines::AllLines;
-use crate::patient::Patient;
 use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
+use crate::write_timeout::WriteTimeout;
 
 /// The largest body: a batch of 1 MiB, each byte of which either protocol may write as three, and
 /// some room.
@@ -162,7 +162,7 @@ async fn accept(
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
             .max_buf_size(HEAD_LIMIT)
-            .serve_connection(TokioIo::new(Patient::new(stream, ANSWER_TIMEOUT)), answer);
+            .serve_connection(TokioIo::new(WriteTimeout::new(stream, ANSWER_TIMEOUT)), answer);
         let connection = open.watch(connection);
         tokio::spawn(async move {
             // A client that hangs up is no news.

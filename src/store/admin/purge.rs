@@ -97,8 +97,8 @@ impl Store {
         Ok(Purge { cancelled, next: next.map(|(turn_at, id)| (Some(turn_at), id)) })
     }
 
-    /// Ends a batch of jobs in flight. Returns how many were cancelled, and how many processors were
-    /// asked to cancel.
+    /// Ends a batch of jobs in flight. Returns how many were cancelled, and how many processors
+    /// were asked to cancel.
     pub(crate) async fn purge_in_flight(
         &self,
         conn: &mut PgConnection,

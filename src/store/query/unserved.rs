@@ -18,8 +18,8 @@ statements! {
 }
 
 impl Store {
-    /// Returns the queues that no living processor or receiver serves and whose jobs have been due for longer
-    /// than `limit`, and how long they have been.
+    /// Returns the queues that no living processor or receiver serves and whose jobs have been due
+    /// for longer than `limit`, and how long they have been.
     pub(crate) async fn unserved(
         &self,
         conn: &mut PgConnection,

@@ -53,8 +53,8 @@ impl Producer {
         }
     }
 
-    /// Repeats the same request until each message has an answer: its deduplication id makes one job
-    /// of it.
+    /// Repeats the same request until each message has an answer: its deduplication id makes one
+    /// job of it.
     async fn send(&mut self, messages: &[Message]) {
         let begin = now();
         for message in messages {

@@ -24,7 +24,8 @@ pub enum Act {
     KillServer(usize),
     /// All connections of the clients to a server are reset.
     Cut(usize),
-    /// Nothing gets through to a server for so many milliseconds, and then the connections are reset.
+    /// Nothing gets through to a server for so many milliseconds, and then the connections are
+    /// reset.
     Hang(usize, u64),
     /// A consumer ends without a word, and another one begins.
     KillConsumer(usize),

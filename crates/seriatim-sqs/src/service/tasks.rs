@@ -119,7 +119,8 @@ fn refused(message: &str) -> SqsError {
     SqsError::new(Code::InvalidParameterValue, message)
 }
 
-/// Returns a handle in the form that AWS has: base64 of JSON with a UUID, here of the task's number.
+/// Returns a handle in the form that AWS has: base64 of JSON with a UUID, here of the task's
+/// number.
 fn handle(task: i64, source: &str) -> String {
     let task = Uuid::from_u128(u128::from(task.unsigned_abs()));
     BASE64.encode(json!({"taskId": task.to_string(), "sourceArn": source}).to_string())

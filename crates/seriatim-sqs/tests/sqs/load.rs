@@ -1,7 +1,7 @@
 //! Many connections at once, at mixed work.
 //!
-//! `SERIATIM_SQS_CONNECTIONS=5000 cargo test --release -p seriatim-sqs load -- --ignored --nocapture`
-//! tries a load that needs as many open files twice, and prints what it took.
+//! `SERIATIM_SQS_CONNECTIONS=5000 cargo test --release -p seriatim-sqs load -- --ignored
+//! --nocapture` tries a load that needs as many open files twice, and prints what it took.
 
 use std::collections::HashMap;
 use std::sync::Arc;

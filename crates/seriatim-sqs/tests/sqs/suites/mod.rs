@@ -1,5 +1,6 @@
-//! Other projects' tests of SQS, and clients in other languages. `crates/seriatim-sqs/tests/suites/install.sh` installs
-//! them, as `.ci/run` does; a test whose client is not there says so and passes.
+//! Other projects' tests of SQS, and clients in other languages.
+//! `crates/seriatim-sqs/tests/suites/install.sh` installs them, as `.ci/run` does; a test whose
+//! client is not there says so and passes.
 
 mod celery;
 mod pytest;
