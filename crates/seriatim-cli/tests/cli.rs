@@ -859,6 +859,17 @@ async fn keys_of_sqs_clients_are_added_listed_and_removed() {
     cli.ends(NOTHING, &["sqs", "key", "remove", key]).await;
     let open = ["serve", "sqs", "--anonymous", "--listen", "0.0.0.0:0"];
     assert!(cli.ends(USAGE, &open).await.err.contains("loopback"));
+    for (option, odd, advice) in [
+        ("--account", "12", "must be 12 digits"),
+        ("--public-url", "sqs.example.com", "such as https://sqs.example.com"),
+        ("--public-url", "https://sqs.example.com/?a=b", "without a user, a query"),
+    ] {
+        // Before anything is started.
+        for more in ["--embedded", "--anonymous"] {
+            let refused = cli.ends(USAGE, &["serve", "sqs", more, option, odd]).await;
+            assert!(refused.err.contains(advice), "{}", refused.err);
+        }
+    }
     cli.remove().await;
 }
 

@@ -1,6 +1,12 @@
 //! The settings of a server.
 
+use hyper::Uri;
 use seriatim::Client;
+
+use crate::server::ServeError;
+
+/// How many digits an account has.
+const ACCOUNT_DIGITS: usize = 12;
 
 /// Which requests are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,14 +63,15 @@ impl Config {
     }
 
     /// Sets what the addresses of queues begin with, such as `https://sqs.example.com`: SDKs send
-    /// their requests there. Default: `http://` and the `Host` of the request.
+    /// their requests there. A path may follow, but no query. Default: `http://` and the `Host` of
+    /// the request.
     pub fn public_url(mut self, url: &str) -> Self {
         self.public_url = Some(url.trim_end_matches('/').to_owned());
         self
     }
 
-    /// Sets the account in the addresses and ARNs of queues. Default `000000000000`. It has no
-    /// meaning: there is one for the whole schema.
+    /// Sets the account in the addresses and ARNs of queues, of 12 digits. Default `000000000000`.
+    /// It is the one of all queues: what is asked of another account does not exist.
     pub fn account(mut self, account: &str) -> Self {
         account.clone_into(&mut self.account);
         self
@@ -83,5 +90,75 @@ impl Config {
     pub fn body_memory(mut self, bytes: usize) -> Self {
         self.body_memory = bytes.max(16 * 1024 * 1024);
         self
+    }
+
+    /// Refuses settings that [`serve`](crate::serve) cannot serve with. It checks them too.
+    ///
+    /// # Errors
+    /// [`ServeError::Account`], [`ServeError::PublicUrl`].
+    pub fn check(&self) -> Result<(), ServeError> {
+        let account = &self.account;
+        if account.len() != ACCOUNT_DIGITS || !account.bytes().all(|digit| digit.is_ascii_digit()) {
+            return Err(ServeError::Account(account.clone()));
+        }
+        match self.public_url.as_deref() {
+            Some(url) if !is_base(url) => Err(ServeError::PublicUrl(url.to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns whether addresses may begin with this one.
+fn is_base(url: &str) -> bool {
+    let Ok(uri) = url.parse::<Uri>() else { return false };
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    // A user and its password would be told to every client. A fragment is not part of a `Uri`.
+    let host = uri.authority().filter(|host| !host.as_str().contains('@'));
+    is_http && host.is_some() && !url.contains(['?', '#'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_twelve_digits() {
+        for sound in ["000000000000", "123456789012"] {
+            assert!(Config::new().account(sound).check().is_ok(), "{sound}");
+        }
+        for odd in ["", "0", "1234567890123", "12345678901x", "\u{661}23456789012", "1234/5678901"]
+        {
+            let refused = Config::new().account(odd).check();
+            assert!(matches!(&refused, Err(ServeError::Account(of)) if of == odd), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_public_url_is_of_http_and_has_no_query() {
+        for sound in [
+            "https://sqs.example.com",
+            "http://localhost:9324/",
+            "https://[::1]:80",
+            "https://example.com/some/path/",
+        ] {
+            assert!(Config::new().public_url(sound).check().is_ok(), "{sound}");
+        }
+        for odd in [
+            "",
+            "sqs.example.com",
+            "localhost:9324",
+            "/path",
+            "ftp://example.com",
+            "https://",
+            "https:///path",
+            "https://example.com?a=b",
+            "https://example.com/?",
+            "https://example.com/#a",
+            "https://user:secret@example.com",
+            "https://exa mple.com",
+        ] {
+            let refused = Config::new().public_url(odd).check();
+            assert!(matches!(refused, Err(ServeError::PublicUrl(_))), "{odd}: {refused:?}");
+        }
     }
 }

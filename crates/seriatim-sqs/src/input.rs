@@ -55,6 +55,8 @@ pub(crate) struct CreateQueue {
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct GetQueueUrl {
     pub(crate) queue_name: Option<String>,
+    #[serde(rename = "QueueOwnerAWSAccountId")]
+    pub(crate) queue_owner_aws_account_id: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -207,10 +209,25 @@ pub(crate) struct RemovePermission {
     pub(crate) label: Option<String>,
 }
 
-/// Returns the name of a queue: the last part of its address.
-pub(crate) fn queue_of(url: Option<String>) -> Result<String, SqsError> {
+/// Returns the name of a queue of this account: the last part of its address. The account is the
+/// part before, if there is one; whatever another account has is no queue here.
+pub(crate) fn queue_of(url: Option<String>, account: &str) -> Result<String, SqsError> {
     let url = url.filter(|url| !url.is_empty()).ok_or_else(|| SqsError::missing("QueueUrl"))?;
-    let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    // The host does not matter.
+    let path = match url.split_once("://") {
+        Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
+        None => url.trim_start_matches('/'),
+    };
+    let path = path.trim_end_matches('/');
+    let (owner, name) = path.rsplit_once('/').unwrap_or((account, path));
+    let owner = owner.rsplit('/').next().unwrap_or_default();
+    if owner != account {
+        let message = format!(
+            "The specified queue does not exist. Its address names the account {owner:?}; all \
+             queues here are of {account}."
+        );
+        return Err(SqsError::new(Code::QueueDoesNotExist, message));
+    }
     Ok(name.to_owned())
 }
 
@@ -250,10 +267,29 @@ mod tests {
 
     #[test]
     fn a_queue_is_the_last_part_of_its_address() {
-        for url in ["http://localhost:9324/000000000000/q.fifo", "/0/q.fifo", "q.fifo"] {
-            assert_eq!(queue_of(Some(url.into())).unwrap(), "q.fifo");
+        let queue = |url: &str| queue_of(Some(url.into()), "000000000000");
+        for url in [
+            "http://localhost:9324/000000000000/q.fifo",
+            "https://sqs.us-east-1.amazonaws.com/000000000000/q.fifo/",
+            "https://example.com/sqs/000000000000/q.fifo",
+            "http://localhost:9324/q.fifo",
+            "/000000000000/q.fifo",
+            "000000000000/q.fifo",
+            "/q.fifo",
+            "q.fifo",
+        ] {
+            assert_eq!(queue(url).unwrap(), "q.fifo", "{url}");
         }
-        assert!(queue_of(None).is_err() && queue_of(Some(String::new())).is_err());
+        for url in [
+            "http://localhost:9324/111111111111/q.fifo",
+            "http://000000000000/queue/q.fifo",
+            "/0/q.fifo",
+            "000000000000//q.fifo",
+        ] {
+            assert_eq!(queue(url).unwrap_err().code, Code::QueueDoesNotExist, "{url}");
+        }
+        assert_eq!(queue_of(None, "0").unwrap_err().code, Code::MissingParameter);
+        assert_eq!(queue("").unwrap_err().code, Code::MissingParameter);
     }
 
     #[test]

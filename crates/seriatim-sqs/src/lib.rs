@@ -13,6 +13,7 @@ mod lines;
 mod message;
 mod protocol;
 mod queue;
+mod redrive;
 mod sends;
 mod server;
 mod service;

@@ -16,6 +16,10 @@ pub(crate) const SIZE_LIMIT: usize = 1024 * 1024;
 const ATTRIBUTES_LIMIT: usize = 10;
 const ATTRIBUTE_NAME_LIMIT: usize = 256;
 const ID_LIMIT: usize = 128;
+/// The most digits of a number, and the exponents that its first digit may have.
+const DIGITS_LIMIT: usize = 38;
+const SMALLEST_EXPONENT: i64 = -128;
+const LARGEST_EXPONENT: i64 = 126;
 
 /// An attribute as a request has it.
 #[derive(Debug, Default, Deserialize)]
@@ -129,6 +133,7 @@ pub(crate) fn check_attributes(given: GivenAttributes) -> Result<Attributes, Sqs
         .map(|(name, attribute)| {
             check_attribute_name(&name)?;
             let attribute = check_attribute(&name, attribute)?;
+            check_number(&name, &attribute)?;
             Ok((name, attribute))
         })
         .collect()
@@ -198,18 +203,56 @@ fn check_attribute(name: &str, given: GivenAttribute) -> Result<Attribute, SqsEr
              '{data_type}'."
         )));
     };
-    if let AttributeValue::Text(text) = &value {
-        if kind == "Number" && text.trim().parse::<f64>().is_err() {
-            return Err(refused(format!(
-                "Can't cast the value of message (user) attribute '{name}' to a number."
-            )));
-        } else if !text.chars().all(is_allowed) {
-            return Err(refused(format!(
-                "The message attribute '{name}' has a character that no message may have."
-            )));
-        }
+    if let AttributeValue::Text(text) = &value
+        && !text.chars().all(is_allowed)
+    {
+        return Err(refused(format!(
+            "The message attribute '{name}' has a character that no message may have."
+        )));
     }
     Ok(Attribute { data_type, value })
+}
+
+/// Refuses a number that is none, or that has too many digits or too large an exponent. It is kept
+/// as it was sent.
+fn check_number(name: &str, attribute: &Attribute) -> Result<(), SqsError> {
+    let AttributeValue::Text(text) = &attribute.value else { return Ok(()) };
+    if attribute.data_type.split('.').next() != Some("Number") {
+        return Ok(());
+    }
+    let (digits, exponent) = decimal(text).ok_or_else(|| {
+        refused(format!("Can't cast the value of message (user) attribute '{name}' to a number."))
+    })?;
+    let is_largest = digits == "1" && exponent == LARGEST_EXPONENT;
+    if digits.is_empty()
+        || is_largest
+        || (digits.len() <= DIGITS_LIMIT
+            && (SMALLEST_EXPONENT..LARGEST_EXPONENT).contains(&exponent))
+    {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "The number of message (user) attribute '{name}' must have at most {DIGITS_LIMIT} digits \
+         and be between 10^{SMALLEST_EXPONENT} and 10^{LARGEST_EXPONENT}."
+    )))
+}
+
+/// Returns the digits of a decimal number without zeros at its ends, and the exponent of the first
+/// one; no digits for zero. `None` if it is no number.
+fn decimal(text: &str) -> Option<(String, i64)> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse().ok()?),
+        None => (unsigned, 0_i64),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = format!("{whole}{fraction}");
+    if all.is_empty() || !all.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let digits = all.trim_start_matches('0');
+    let first = i64::try_from(whole.len()).ok()? - i64::try_from(all.len() - digits.len()).ok()?;
+    Some((digits.trim_end_matches('0').to_owned(), exponent.saturating_add(first - 1)))
 }
 
 /// The one system attribute that clients send: the context of a trace.
@@ -294,6 +337,91 @@ mod tests {
         }
         let eleven: Map<_, _> = (0..11).map(|n| (format!("a{n}"), string.clone())).collect();
         assert!(checked(Value::Object(eleven)).is_err());
+    }
+
+    #[test]
+    fn numbers_are_decimal_and_of_38_digits() {
+        let check =
+            |number: &str| checked(json!({"n": {"DataType": "Number.x", "StringValue": number}}));
+        let nines = "9".repeat(38);
+        for sound in [
+            "0",
+            "-0",
+            "+5",
+            "-5",
+            "007",
+            "5.",
+            ".5",
+            "1.50",
+            "1e3",
+            "1E+3",
+            "1e-128",
+            "1e126",
+            "-1e126",
+            "10e125",
+            "0.1e127",
+            "0e999999",
+            "1234567890.12345678901234567890",
+            &nines,
+            &format!("{nines}000"),
+            &format!("0.000{nines}"),
+            &format!("{nines}e88"),
+            &format!("1{}", "0".repeat(126)),
+        ] {
+            let checked = check(sound).unwrap_or_else(|error| panic!("{sound}: {error}"));
+            assert_eq!(
+                checked["n"].value,
+                AttributeValue::Text(sound.to_owned()),
+                "as it was sent"
+            );
+        }
+        for odd in [
+            "one",
+            "nan",
+            "NaN",
+            "inf",
+            "-infinity",
+            "0x1f",
+            "1_000",
+            "1,5",
+            " 5",
+            "5 ",
+            "5\n",
+            "+-5",
+            "--5",
+            "+",
+            ".",
+            "e5",
+            "1e",
+            "1e1.5",
+            "1e 5",
+            "\u{661}",
+            "\u{ff11}",
+        ] {
+            let error = check(odd).unwrap_err();
+            assert!(error.message.contains("Can't cast the value"), "{odd}: {error}");
+        }
+        for far in [
+            "1.1e126",
+            "2e126",
+            "1e127",
+            "9e-129",
+            "1e-129",
+            "1e99999999999999999",
+            &format!("{nines}9"),
+            &format!("{nines}e89"),
+            &format!("0.{nines}1"),
+        ] {
+            assert!(check(far).is_err(), "{far}");
+        }
+        let far = check("1e127").unwrap_err();
+        assert!(
+            far.message.ends_with("at most 38 digits and be between 10^-128 and 10^126."),
+            "{far}"
+        );
+        // What a queue has already is given out all the same.
+        let stored = json!({"n": {"DataType": "Number", "StringValue": "nan"}});
+        assert_eq!(attributes_of_job(Some(&stored)).len(), 1);
     }
 
     #[test]

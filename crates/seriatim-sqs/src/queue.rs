@@ -8,6 +8,7 @@ use seriatim::{DedupScope, QueueSettings};
 
 use crate::error::{Code, SqsError};
 use crate::input::Texts;
+use crate::redrive::{RedriveAllowPolicy, RedrivePolicy};
 
 const SUFFIX: &str = ".fifo";
 const NAME_LIMIT: usize = 80;
@@ -81,6 +82,15 @@ impl Queue {
         self.setting("ContentBasedDeduplication").is_some_and(|by_content| by_content == "true")
     }
 
+    /// Returns whether a queue of this account may name it as its dead-letter queue.
+    pub(crate) fn takes_dead_letters_of(&self, account: &str, source: &str) -> bool {
+        let policy = self
+            .attributes
+            .get("RedriveAllowPolicy")
+            .map(|policy| RedriveAllowPolicy::read(policy));
+        policy.and_then(Result::ok).is_none_or(|policy| policy.allows(account, source))
+    }
+
     /// Returns the settings by name, without what is counted.
     pub(crate) fn settings(&self) -> Texts {
         let numbers = NUMBERS.iter().map(|(name, ..)| *name);
@@ -146,6 +156,12 @@ pub(crate) fn check_settings(name: &str, given: &Texts) -> Result<(), SqsError> 
     for (setting, value) in given {
         check_setting(is_fifo(name), setting, value)?;
     }
+    let is_sse = given.get("SqsManagedSseEnabled").is_some_and(|enabled| enabled == "true");
+    if is_sse && given.get("KmsMasterKeyId").is_some_and(|key| !key.is_empty()) {
+        let message = "You can use one type of server-side encryption (SSE) at one time. You can \
+                       either enable KMS SSE or SQS SSE.";
+        return Err(SqsError::new(Code::InvalidAttributeName, message));
+    }
     Ok(())
 }
 
@@ -165,11 +181,15 @@ fn check_setting(fifo: bool, name: &str, value: &str) -> Result<(), SqsError> {
             value.parse().is_ok_and(|number: i64| (*least..=*most).contains(&number))
         }
         (_, Some((_, words))) => words.contains(&value),
-        _ if name == "RedrivePolicy" && !value.is_empty() => {
-            redrive_policy(value)?;
+        _ if name == "KmsMasterKeyId" || value.is_empty() => true,
+        _ if name == "RedrivePolicy" => {
+            RedrivePolicy::read(value)?;
             true
         }
-        _ if name == "KmsMasterKeyId" || value.is_empty() => true,
+        _ if name == "RedriveAllowPolicy" => {
+            RedriveAllowPolicy::read(value)?;
+            true
+        }
         _ => serde_json::from_str::<Value>(value).is_ok_and(|value| value.is_object()),
     };
     if is_sound {
@@ -192,46 +212,6 @@ pub(crate) fn normal(mut settings: Texts) -> Texts {
     settings
 }
 
-/// How often a message is received before it goes to which queue.
-#[derive(Debug, PartialEq)]
-pub(crate) struct RedrivePolicy {
-    pub(crate) receives: u32,
-    pub(crate) target: String,
-}
-
-/// Returns the name of the queue that an ARN names. There is one account, and one region.
-pub(crate) fn queue_of_arn(arn: &str) -> Option<&str> {
-    let parts: Vec<&str> = arn.split(':').collect();
-    let ["arn", _, "sqs", _, _, name] = parts[..] else { return None };
-    Some(name)
-}
-
-/// Reads a policy.
-pub(crate) fn redrive_policy(text: &str) -> Result<RedrivePolicy, SqsError> {
-    let refused = |reason: &str| SqsError::invalid(text, "RedrivePolicy", reason);
-    let policy: Value = serde_json::from_str(text)
-        .ok()
-        .filter(Value::is_object)
-        .ok_or_else(|| refused("Redrive policy is not a valid JSON map."))?;
-    let target = policy["deadLetterTargetArn"].as_str();
-    let receives = match &policy["maxReceiveCount"] {
-        Value::String(text) => text.parse().ok(),
-        other => other.as_i64(),
-    };
-    let (Some(target), Some(receives)) = (target, receives) else {
-        return Err(refused(
-            "Redrive policy must have the text deadLetterTargetArn and the number maxReceiveCount.",
-        ));
-    };
-    let receives = u32::try_from(receives).ok().filter(|receives| (1..=1000).contains(receives));
-    let receives = receives
-        .ok_or_else(|| refused("Invalid value for maxReceiveCount: must be from 1 to 1000."))?;
-    let target = queue_of_arn(target).ok_or_else(|| {
-        refused("Invalid value for deadLetterTargetArn: it is not the ARN of a queue.")
-    })?;
-    Ok(RedrivePolicy { receives, target: target.to_owned() })
-}
-
 /// Returns what the settings given mean for the jobs of the queue.
 pub(crate) fn job_settings(name: &str, given: &Texts, is_new: bool) -> QueueSettings {
     let mut settings = QueueSettings::new(name);
@@ -249,7 +229,7 @@ pub(crate) fn job_settings(name: &str, given: &Texts, is_new: bool) -> QueueSett
     if is_new {
         settings = settings.strict_visibility(true);
     }
-    match given.get("RedrivePolicy").map(|policy| redrive_policy(policy)) {
+    match given.get("RedrivePolicy").map(|policy| RedrivePolicy::read(policy)) {
         Some(Ok(policy)) => settings.max_attempts(policy.receives).dead_letter_queue(policy.target),
         Some(Err(_)) => settings.max_attempts(NO_LIMIT).dead_letter_queue(None),
         None if is_new => settings.max_attempts(NO_LIMIT),
@@ -300,6 +280,8 @@ mod tests {
             ("Policy", "{}"),
             ("Policy", ""),
             ("RedrivePolicy", ""),
+            ("RedriveAllowPolicy", ""),
+            ("RedriveAllowPolicy", r#"{"redrivePermission":"denyAll"}"#),
             (
                 "RedrivePolicy",
                 r#"{"deadLetterTargetArn":"arn:aws:sqs:r:0:d","maxReceiveCount":"3"}"#,
@@ -313,6 +295,7 @@ mod tests {
             ("VisibilityTimeout", "-1"),
             ("MaximumMessageSize", "1023"),
             ("Policy", "x"),
+            ("RedriveAllowPolicy", "{}"),
             ("RedrivePolicy", "x"),
             ("RedrivePolicy", r#"{"maxReceiveCount":3}"#),
             ("RedrivePolicy", r#"{"deadLetterTargetArn":"d","maxReceiveCount":0}"#),
@@ -324,9 +307,8 @@ mod tests {
         }
         assert!(check_fifo("ContentBasedDeduplication", "true").is_ok());
         assert!(check_fifo("FifoQueue", "false").is_err());
+        let both = [("SqsManagedSseEnabled", "true"), ("KmsMasterKeyId", "alias/aws/sqs")];
+        assert!(check_settings("q", &texts(&both)).is_err());
         assert!(check_fifo("DeduplicationScope", "group").is_err());
-        let policy = r#"{"deadLetterTargetArn":"arn:aws:sqs:r:0:dead","maxReceiveCount":3}"#;
-        let expected = RedrivePolicy { receives: 3, target: String::from("dead") };
-        assert_eq!(redrive_policy(policy).unwrap(), expected);
     }
 }

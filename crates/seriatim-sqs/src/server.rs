@@ -42,6 +42,9 @@ const SMALL_BODY: usize = 64 * 1024;
 const HEAD_LIMIT: usize = 96 * 1024;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of a body that was refused is read on, and for how long.
+const DRAIN_LIMIT: usize = 32 * 1024 * 1024;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may read nothing of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long open requests have when the server ends.
@@ -64,6 +67,15 @@ pub enum ServeError {
     /// [`Access::Anonymous`] is for a loopback address.
     #[error("requests without signatures are answered on a loopback address only, not on {0}")]
     NotLoopback(SocketAddr),
+    /// An account has 12 digits.
+    #[error("the account {0:?} must be 12 digits, such as 000000000000")]
+    Account(String),
+    /// Clients cannot send requests to such an address.
+    #[error(
+        "the public URL {0:?} must be http:// or https:// and a host, without a user, a query or a \
+         fragment, such as https://sqs.example.com"
+    )]
+    PublicUrl(String),
     /// The address of the listener cannot be told.
     #[error("the listener has no address: {0}")]
     Listener(#[source] std::io::Error),
@@ -99,6 +111,7 @@ pub async fn serve(
     config: Config,
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    config.check()?;
     let address = listener.local_addr().map_err(ServeError::Listener)?;
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
@@ -222,7 +235,7 @@ impl Server {
                 protocol.refusal(&error, &id)
             }
         };
-        // What is left of the body is not read.
+        // What is left of the body is read on for a while only: see `drain`.
         if response.status() == hyper::StatusCode::PAYLOAD_TOO_LARGE {
             let close = header::HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -246,9 +259,16 @@ impl Server {
         &self,
         protocol: Protocol,
         parts: Parts,
-        body: Incoming,
+        mut body: Incoming,
     ) -> Result<(Call, Request), SqsError> {
-        let (_memory, body) = self.read_body(body).await?;
+        let read = self.read_body(&mut body).await;
+        if read.as_ref().is_err_and(|error| error.code == Code::RequestTooLarge)
+            // Such a client waits for the answer before it sends.
+            && !parts.headers.contains_key(header::EXPECT)
+        {
+            tokio::spawn(timeout(DRAIN_TIMEOUT, drain(body)));
+        }
+        let (_memory, body) = read?;
         let caller = self.caller(&parts, &body).await?;
         let call = protocol.read(&parts, &body)?;
         let request =
@@ -266,7 +286,7 @@ impl Server {
     /// Reads a body, within the memory for all bodies. It takes memory for what has come only.
     async fn read_body(
         &self,
-        body: Incoming,
+        body: &mut Incoming,
     ) -> Result<(Option<SemaphorePermit<'_>>, Vec<u8>), SqsError> {
         let too_large = || {
             let message = format!("The body has more than {BODY_LIMIT} bytes.");
@@ -310,5 +330,16 @@ impl Server {
             let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
             format!("http://{}", host.unwrap_or("localhost"))
         })
+    }
+}
+
+/// Reads on what a client sends after its body was refused. Many read no answer before they have
+/// sent all, and a connection that is closed before is reset: the answer would be lost.
+async fn drain(mut body: Incoming) {
+    let mut left = DRAIN_LIMIT;
+    while let Some(Ok(frame)) = body.frame().await {
+        let size = frame.data_ref().map_or(0, hyper::body::Bytes::len);
+        let Some(rest) = left.checked_sub(size) else { return };
+        left = rest;
     }
 }

@@ -27,8 +27,10 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
             served.listen
         )));
     }
+    let config = config(&served);
+    config.check().map_err(|mistake| Failure::Usage(mistake.to_string()))?;
     if served.embedded {
-        return embedded(global.json, &served).await;
+        return embedded(global.json, &served, config).await;
     }
     let options = session::options(global.database_url.as_deref())?;
     session::check_server(&options).await?;
@@ -43,11 +45,22 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
             program()
         )));
     }
-    serve(global.json, &served, pool, client).await
+    serve(global.json, &served, pool, config.client(client)).await
+}
+
+/// Returns the settings that the arguments name.
+fn config(served: &ServeSqs) -> Config {
+    let access =
+        if served.anonymous || served.embedded { Access::Anonymous } else { Access::Signed };
+    let config = Config::new().access(access).account(&served.account);
+    match &served.public_url {
+        Some(url) => config.public_url(url),
+        None => config,
+    }
 }
 
 /// Serves a private PostgreSQL, and removes it.
-async fn embedded(as_json: bool, served: &ServeSqs) -> Result<(), Failure> {
+async fn embedded(as_json: bool, served: &ServeSqs, config: Config) -> Result<(), Failure> {
     let failed = Failure::could_not::<ServerError>;
     let postgres = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
     let database = TestDatabase::create_on(&postgres).await.map_err(failed("make its tables"))?;
@@ -57,7 +70,7 @@ async fn embedded(as_json: bool, served: &ServeSqs) -> Result<(), Failure> {
         line(&format!("A private PostgreSQL {}, without fsync:", postgres.version()))?;
         line(&format!("  export DATABASE_URL='{}'", database.url()))?;
     }
-    let ended = serve(as_json, served, pool.clone(), Client::default()).await;
+    let ended = serve(as_json, served, pool.clone(), config).await;
     pool.close().await;
     database.remove().await.map_err(failed("remove the database"))?;
     ended
@@ -67,14 +80,8 @@ async fn serve(
     as_json: bool,
     served: &ServeSqs,
     pool: PgPool,
-    client: Client,
+    config: Config,
 ) -> Result<(), Failure> {
-    let access =
-        if served.anonymous || served.embedded { Access::Anonymous } else { Access::Signed };
-    let mut config = Config::new().client(client).access(access).account(&served.account);
-    if let Some(url) = &served.public_url {
-        config = config.public_url(url);
-    }
     // What clients are not told.
     _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)

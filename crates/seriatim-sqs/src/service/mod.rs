@@ -110,13 +110,18 @@ impl Request {
     }
 
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {
-        let name = queue_of(url)?;
+        let name = self.name_of(url)?;
         self.database().queue(&self.pool(), &name).await
     }
 
     /// Returns a queue as messages need it.
     async fn recent_queue(&self, url: Option<String>) -> Result<Arc<Queue>, SqsError> {
-        self.database().recent_queue(&self.caller, queue_of(url)?).await
+        self.database().recent_queue(&self.caller, self.name_of(url)?).await
+    }
+
+    /// Returns the name of the queue at an address.
+    fn name_of(&self, url: Option<String>) -> Result<String, SqsError> {
+        queue_of(url, &self.service.account)
     }
 
     fn url_of(&self, queue: &str) -> String {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::error::{Code, SqsError};
-use crate::input::{AddPermission, RemovePermission, Texts, queue_of};
+use crate::input::{AddPermission, RemovePermission, Texts};
 use crate::queue::Queue;
 use crate::service::Request;
 
@@ -68,7 +68,7 @@ impl Request {
         url: Option<String>,
         change: impl FnOnce(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
-        let name = queue_of(url)?;
+        let name = self.name_of(url)?;
         let mut tx = self.pool().begin().await?;
         let queue = self.database().lock_queue(&mut tx, &name).await?;
         let arn = self.arn_of(&queue.name);
@@ -96,7 +96,7 @@ impl Request {
 fn policy(queue: &Queue, arn: &str) -> Value {
     let stored = queue.attributes.get("Policy").and_then(|text| serde_json::from_str(text).ok());
     stored.filter(Value::is_object).unwrap_or_else(
-        || json!({"Version": "2012-10-17", "Id": format!("{arn}/SQSDefaultPolicy")}),
+        || json!({"Version": "2008-10-17", "Id": format!("{arn}/SQSDefaultPolicy")}),
     )
 }
 

@@ -10,6 +10,7 @@ use crate::input::{
     TagQueue, Texts, UntagQueue, in_range,
 };
 use crate::queue::{self, Queue};
+use crate::redrive::RedrivePolicy;
 use crate::service::Request;
 
 const PAGE: i64 = 1000;
@@ -70,21 +71,29 @@ impl Request {
         })
     }
 
-    /// Refuses a policy whose target is no queue, or one of the other kind.
+    /// Refuses a policy whose target is no queue, one of the other kind, or one that does not take
+    /// the dead letters of this source.
     async fn check_target(&self, source: &str, given: &Texts) -> Result<(), SqsError> {
         let Some(text) = given.get("RedrivePolicy").filter(|text| !text.is_empty()) else {
             return Ok(());
         };
-        let policy = queue::redrive_policy(text)?;
+        let policy = RedrivePolicy::read(text)?;
+        let refused = |reason: &str| Err(SqsError::invalid(text, "RedrivePolicy", reason));
+        let account = &self.service.account;
+        if policy.account != *account {
+            return refused("Dead-letter target owner should be same as the source.");
+        }
         match self.database().queue(&self.pool(), &policy.target).await {
             Ok(target) if target.is_fifo() != queue::is_fifo(source) => {
-                let reason = "Dead-letter queue must be same type of queue as the source.";
-                Err(SqsError::invalid(text, "RedrivePolicy", reason))
+                refused("Dead-letter queue must be same type of queue as the source.")
             }
+            Ok(target) if !target.takes_dead_letters_of(account, source) => refused(
+                "The RedriveAllowPolicy of the dead-letter queue does not allow this source queue. \
+                 Name the source queue there, or allow all.",
+            ),
             Ok(_) => Ok(()),
             Err(error) if error.code == Code::QueueDoesNotExist => {
-                let reason = "Dead letter target does not exist.";
-                Err(SqsError::invalid(text, "RedrivePolicy", reason))
+                refused("Dead letter target does not exist.")
             }
             Err(error) => Err(error),
         }
@@ -127,6 +136,10 @@ impl Request {
 
     pub(super) async fn get_queue_url(&self, input: GetQueueUrl) -> Result<Value, SqsError> {
         let name = input.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+        let owner = input.queue_owner_aws_account_id.filter(|owner| !owner.is_empty());
+        if owner.is_some_and(|owner| owner != self.service.account) {
+            return Err(SqsError::no_queue());
+        }
         let queue = self.database().queue(&self.pool(), &name).await?;
         Ok(json!({"QueueUrl": self.url_of(&queue.name)}))
     }

@@ -30,7 +30,7 @@ impl Request {
     pub(super) async fn send_message(&self, input: SendMessage) -> Result<Value, SqsError> {
         let queue = self.recent_queue(input.queue_url).await?;
         check_order(&queue, &input.message)?;
-        let mut checked = check(&queue, input.message)?;
+        let mut checked = check(&queue, input.message, "are invalid")?;
         let sent = self.send(&queue, vec![checked.message]).await?.pop();
         add_ids(&mut checked.answer, &queue, sent.ok_or(sqlx::Error::RowNotFound)??);
         Ok(checked.answer)
@@ -55,7 +55,7 @@ impl Request {
             // AWS refuses the whole batch for these two, and calls both invalid.
             check_order(&queue, &entry.of)
                 .map_err(|error| SqsError::new(Code::InvalidParameterValue, error.message))?;
-            let checked = check(&queue, entry.of);
+            let checked = check(&queue, entry.of, "cannot be validated");
             let answer = checked.map(|checked| {
                 messages.push(checked.message);
                 checked.answer
@@ -85,8 +85,8 @@ impl Request {
     }
 }
 
-/// Checks a message for a queue.
-fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
+/// Checks a message for a queue. What AWS says of one that is too large differs in batches.
+fn check(queue: &Queue, given: Outgoing, too_large: &str) -> Result<Checked, SqsError> {
     let body = check_body(given.message_body)?;
     let attributes = check_attributes(given.message_attributes)?;
     let system = check_system_attributes(given.message_system_attributes)?;
@@ -94,7 +94,7 @@ fn check(queue: &Queue, given: Outgoing) -> Result<Checked, SqsError> {
     let limit = queue.number("MaximumMessageSize");
     if i64::try_from(size).is_ok_and(|size| size > limit) {
         let message = format!(
-            "One or more parameters are invalid. Reason: Message must be shorter than {limit} \
+            "One or more parameters {too_large}. Reason: Message must be shorter than {limit} \
              bytes."
         );
         return Err(SqsError::new(Code::InvalidParameterValue, message));

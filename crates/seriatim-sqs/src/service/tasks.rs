@@ -8,7 +8,8 @@ use uuid::Uuid;
 use crate::database::MoveTask;
 use crate::error::{Code, SqsError};
 use crate::input::{CancelMoveTask, ListMoveTasks, StartMoveTask, in_range};
-use crate::queue::{Queue, queue_of_arn};
+use crate::queue::Queue;
+use crate::redrive::QueueArn;
 use crate::service::Request;
 
 impl Request {
@@ -97,13 +98,18 @@ impl Request {
 
     async fn queue_of_arn(&self, arn: Option<String>, parameter: &str) -> Result<Queue, SqsError> {
         let arn = arn.ok_or_else(|| SqsError::missing(parameter))?;
-        let Some(name) = queue_of_arn(&arn) else {
+        let Some(queue) = QueueArn::read(&arn) else {
             return Err(refused(&format!(
                 "You must use this format to specify the {parameter}: \
                  arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
             )));
         };
-        self.database().queue(&self.pool(), name).await.map_err(|error| match error.code {
+        let found = if queue.account == self.service.account {
+            self.database().queue(&self.pool(), queue.name).await
+        } else {
+            Err(SqsError::no_queue())
+        };
+        found.map_err(|error| match error.code {
             Code::QueueDoesNotExist => SqsError::new(
                 Code::ResourceNotFound,
                 format!(

@@ -244,3 +244,90 @@ async fn without_signatures_no_browser_and_no_other_name_is_answered() {
     assert!(matches!(refused, Err(ServeError::NotLoopback(_))), "{refused:?}");
     sqs.end().await;
 }
+
+/// What another account has does not exist, however it is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_of_other_accounts_do_not_exist() {
+    let own = "123456789012";
+    let sqs = Sqs::start_with(Config::new().access(Access::Anonymous).account(own), 10).await;
+    sqs.queue("dead").await;
+    let url = sqs.queue("q").await;
+    let source = arn(own, "dead");
+    sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": policy(own)})).await;
+    let (their_url, their_dead) = (url.replace(own, "111111111111"), arn("111111111111", "dead"));
+    let receipt = "r";
+    for (operation, mut input) in [
+        ("SendMessage", json!({"MessageBody": "b"})),
+        ("SendMessageBatch", json!({"Entries": [{"Id": "1", "MessageBody": "b"}]})),
+        ("ReceiveMessage", json!({})),
+        ("DeleteMessage", json!({"ReceiptHandle": receipt})),
+        ("ChangeMessageVisibility", json!({"ReceiptHandle": receipt, "VisibilityTimeout": 0})),
+        ("GetQueueAttributes", json!({"AttributeNames": ["All"]})),
+        ("SetQueueAttributes", json!({"Attributes": {"DelaySeconds": "1"}})),
+        ("TagQueue", json!({"Tags": {"a": "b"}})),
+        ("ListDeadLetterSourceQueues", json!({})),
+        ("AddPermission", json!({"Label": "l", "AWSAccountIds": [own], "Actions": ["*"]})),
+        ("PurgeQueue", json!({})),
+        ("DeleteQueue", json!({})),
+    ] {
+        input["QueueUrl"] = their_url.clone().into();
+        let (error, text) = sqs.refusal(operation, input).await;
+        assert_eq!(error, "QueueDoesNotExist", "{operation}");
+        assert!(text.contains("account \"111111111111\"") && text.contains(own), "{text}");
+    }
+    let path = their_url.strip_prefix(&format!("http://{}", sqs.address)).unwrap();
+    let query = sqs.query(path, &[("Action", "SendMessage"), ("MessageBody", "b")]).await;
+    assert!(query.body.contains("AWS.SimpleQueueService.NonExistentQueue"), "{}", query.body);
+    for (owner, found) in [(own, true), ("111111111111", false)] {
+        let input = json!({"QueueName": "q", "QueueOwnerAWSAccountId": owner});
+        assert_eq!(sqs.ask("GetQueueUrl", input).await.status == 200, found, "{owner}");
+        let fields =
+            [("Action", "GetQueueUrl"), ("QueueName", "q"), ("QueueOwnerAWSAccountId", owner)];
+        assert_eq!(sqs.query("/", &fields).await.status == 200, found, "{owner}");
+    }
+    let (error, text) = sqs
+        .refusal(
+            "SetQueueAttributes",
+            json!({"QueueUrl": url, "Attributes": policy("111111111111")}),
+        )
+        .await;
+    assert_eq!(error, "InvalidParameterValueException");
+    assert!(text.ends_with("Dead-letter target owner should be same as the source."), "{text}");
+    for input in [
+        json!({"SourceArn": their_dead}),
+        json!({"SourceArn": source, "DestinationArn": arn("111111111111", "q")}),
+    ] {
+        let (error, _) = sqs.refusal("StartMessageMoveTask", input).await;
+        assert_eq!(error, "ResourceNotFoundException");
+    }
+    sqs.call("StartMessageMoveTask", json!({"SourceArn": source})).await;
+    // The name alone is enough, and the host does not matter.
+    for address in ["q", "https://sqs.us-east-1.amazonaws.com/123456789012/q"] {
+        sqs.call("SendMessage", json!({"QueueUrl": address, "MessageBody": "b"})).await;
+    }
+    sqs.end().await;
+}
+
+fn arn(account: &str, queue: &str) -> String {
+    format!("arn:aws:sqs:us-east-1:{account}:{queue}")
+}
+
+fn policy(account: &str) -> Value {
+    let policy = json!({"deadLetterTargetArn": arn(account, "dead"), "maxReceiveCount": 3});
+    json!({"RedrivePolicy": policy.to_string()})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_make_no_addresses_are_refused_at_the_start() {
+    let sqs = Sqs::start().await;
+    let refused = async |config: Config| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        serve(listener, sqs.database.pool().clone(), config, async {}).await.unwrap_err()
+    };
+    let error = refused(Config::new().account("12")).await;
+    assert_eq!(error.to_string(), "the account \"12\" must be 12 digits, such as 000000000000");
+    let error = refused(Config::new().public_url("sqs.example.com")).await;
+    assert!(matches!(&error, ServeError::PublicUrl(_)), "{error}");
+    assert!(error.to_string().contains("such as https://sqs.example.com"), "{error}");
+    sqs.end().await;
+}

@@ -300,3 +300,68 @@ async fn tasks_that_cannot_be_are_refused_as_aws_does() {
     assert!(list.contains("<ListMessageMoveTasksResultEntry><"), "{list}");
     sqs.end().await;
 }
+
+/// A dead-letter queue says whose dead letters it takes; what is set already stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_queue_takes_those_that_it_allows() {
+    let sqs = Sqs::start().await;
+    let dead = sqs.queue("dead").await;
+    let (first, second) = (sqs.queue("first").await, sqs.queue("second").await);
+    let allow = |policy: Value| {
+        let set =
+            json!({"QueueUrl": dead, "Attributes": {"RedriveAllowPolicy": policy.to_string()}});
+        sqs.call("SetQueueAttributes", set)
+    };
+    let name = |url: &str| {
+        let set = json!({"QueueUrl": url, "Attributes": policy("dead", 3)});
+        sqs.ask("SetQueueAttributes", set)
+    };
+    allow(json!({"redrivePermission": "denyAll"})).await;
+    for (operation, input) in [
+        ("CreateQueue", json!({"QueueName": "third", "Attributes": policy("dead", 3)})),
+        ("SetQueueAttributes", json!({"QueueUrl": first, "Attributes": policy("dead", 3)})),
+    ] {
+        let (error, text) = sqs.refusal(operation, input).await;
+        assert_eq!(error, "InvalidParameterValueException");
+        assert!(
+            text.contains(
+                "for parameter RedrivePolicy is invalid. Reason: The RedriveAllowPolicy of"
+            ),
+            "{text}"
+        );
+    }
+    let (error, _) = sqs.refusal("GetQueueUrl", json!({"QueueName": "third"})).await;
+    assert_eq!(error, "QueueDoesNotExist", "it was not made");
+    // By the Query protocol.
+    let text = policy("dead", 3)["RedrivePolicy"].as_str().unwrap().to_owned();
+    let fields = [
+        ("Action", "SetQueueAttributes"),
+        ("QueueUrl", &*first),
+        ("Attribute.1.Name", "RedrivePolicy"),
+        ("Attribute.1.Value", &*text),
+    ];
+    let refused = sqs.query("/", &fields).await;
+    assert!(refused.body.contains("<Code>InvalidParameterValue</Code>"), "{}", refused.body);
+
+    let by_queue = json!({"redrivePermission": "byQueue", "sourceQueueArns": [arn("first")]});
+    allow(by_queue.clone()).await;
+    assert_eq!(name(&first).await.status, 200);
+    assert_eq!(name(&second).await.status, 400);
+    let known = json!({"QueueUrl": dead, "AttributeNames": ["RedriveAllowPolicy"]});
+    let known = sqs.call("GetQueueAttributes", known).await;
+    assert_eq!(known["Attributes"]["RedriveAllowPolicy"], by_queue.to_string());
+    allow(json!({"redrivePermission": "denyAll"})).await;
+    let set = json!({"QueueUrl": first, "Attributes": {"DelaySeconds": "0"}});
+    sqs.call("SetQueueAttributes", set).await;
+    for policy in [json!({"redrivePermission": "allowAll"}), json!("")] {
+        let text = policy.as_str().map_or_else(|| policy.to_string(), str::to_owned);
+        let set = json!({"QueueUrl": dead, "Attributes": {"RedriveAllowPolicy": text}});
+        sqs.call("SetQueueAttributes", set).await;
+        assert_eq!(name(&second).await.status, 200);
+    }
+    let odd = json!({"QueueUrl": dead, "Attributes": {"RedriveAllowPolicy": "{}"}});
+    let (error, text) = sqs.refusal("SetQueueAttributes", odd).await;
+    assert_eq!(error, "InvalidAttributeValue");
+    assert!(text.ends_with("it\u{2019}s in an unsupported format."), "{text}");
+    sqs.end().await;
+}

@@ -51,7 +51,7 @@ fn right(random: &mut Rng) -> (&'static str, Value) {
         4 => (
             "SetQueueAttributes",
             with(json!({"Attributes": {"VisibilityTimeout": "5",
-            "RedrivePolicy": "{\"deadLetterTargetArn\":\"arn:aws:sqs:x:0:fuzz0.fifo\",\"maxReceiveCount\":3}"}})),
+            "RedrivePolicy": "{\"deadLetterTargetArn\":\"arn:aws:sqs:x:000000000000:fuzz0.fifo\",\"maxReceiveCount\":3}"}})),
         ),
         5 => ("TagQueue", with(json!({"Tags": {"a": "b"}}))),
         6 => ("UntagQueue", with(json!({"TagKeys": ["a"]}))),
@@ -208,8 +208,6 @@ fn request(sqs: &Sqs, random: &mut Rng) -> Request<Full<Bytes>> {
     if random.u8(..5) == 0 {
         change_bytes(&mut body, random);
     }
-    // The server closes before it has read a longer one.
-    body.truncate(4 << 20);
     let request = Request::builder().method("POST").header("host", &sqs.address);
     let request = request.uri(format!("http://{}/", sqs.address));
     let request = if as_json {

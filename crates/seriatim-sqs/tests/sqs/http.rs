@@ -43,20 +43,43 @@ async fn odd_requests_are_refused_with_words() {
     sqs.end().await;
 }
 
-/// Refused by its length: the server closes without reading it, so the client sends none.
+/// Refused by its length, before it comes; and read nevertheless, so that a client that sends all
+/// of it before it reads sees the answer, and no reset.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_too_long_is_refused() {
+async fn a_body_that_is_too_long_is_refused_and_the_client_sees_it() {
     let sqs = Sqs::start().await;
+    let size = 9 << 20;
+    let head = |more: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nhost: {}\r\nx-amz-target: AmazonSQS.ListQueues\r\n{more}\r\n",
+            sqs.address
+        )
+    };
+    let sized = format!("content-length: {size}\r\n");
     let mut stream = TcpStream::connect(&sqs.address).await.unwrap();
-    let head = format!(
-        "POST / HTTP/1.1\r\nhost: {}\r\nx-amz-target: AmazonSQS.ListQueues\r\ncontent-length: {}\r\n\r\n",
-        sqs.address,
-        9 << 20
-    );
-    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(head(&sized).as_bytes()).await.unwrap();
     let mut answer = [0; 12];
     timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
     assert_eq!(&answer, b"HTTP/1.1 413");
+    drop(stream);
+
+    let chunked = format!("{size:x}\r\n{}\r\n0\r\n\r\n", " ".repeat(size));
+    for (head, body) in [
+        (head(&sized), " ".repeat(size)),
+        (head("transfer-encoding: chunked\r\n"), chunked),
+        // It gets its answer in place of the word to go on.
+        (head(&format!("{sized}expect: 100-continue\r\n")), String::new()),
+    ] {
+        for _ in 0..10 {
+            let mut stream = TcpStream::connect(&sqs.address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(body.as_bytes()).await.unwrap();
+            let mut said = String::new();
+            timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap().unwrap();
+            assert!(said.starts_with("HTTP/1.1 413"), "{said}");
+            assert!(said.contains("RequestEntityTooLarge") && said.contains("4194304"), "{said}");
+        }
+    }
     sqs.end().await;
 }
 

@@ -377,7 +377,8 @@ async fn messages_of_sql_are_received_and_messages_are_jobs_of_sql() {
 async fn a_message_has_its_receives_and_its_time() {
     let sqs = Sqs::start().await;
     let dead = sqs.queue("dead").await;
-    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:r:0:dead", "maxReceiveCount": 2});
+    let policy =
+        json!({"deadLetterTargetArn": "arn:aws:sqs:r:000000000000:dead", "maxReceiveCount": 2});
     let url = sqs
         .queue_with(
             "q",
@@ -432,5 +433,38 @@ async fn messages_of_a_group_that_came_together_have_one_visibility() {
     assert!(third.body.contains("The receipt handle has expired."), "{}", third.body);
     assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
     assert_eq!(bodies(&sqs.receive(&url).await), ["2", "3"]);
+    sqs.end().await;
+}
+
+/// Numbers come as they were sent; what is no decimal number is refused, by both protocols.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_are_decimal_and_stay_as_they_were_sent() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let attribute = |number: &str| json!({"n": {"DataType": "Number", "StringValue": number}});
+    for number in ["+5", "007", "1.50", "-1e3"] {
+        let message =
+            json!({"QueueUrl": url, "MessageBody": "b", "MessageAttributes": attribute(number)});
+        sqs.call("SendMessage", message).await;
+        let received = sqs.receive_with(&url, json!({"MessageAttributeNames": ["n"]})).await;
+        assert_eq!(received[0]["MessageAttributes"], attribute(number));
+    }
+    for number in ["nan", "inf", "0x1f", " 5", "1e127"] {
+        let message =
+            json!({"QueueUrl": url, "MessageBody": "b", "MessageAttributes": attribute(number)});
+        let (error, text) = sqs.refusal("SendMessage", message).await;
+        assert_eq!(error, "InvalidParameterValueException");
+        assert!(text.contains("message (user) attribute 'n'"), "{text}");
+        let fields = [
+            ("Action", "SendMessage"),
+            ("QueueUrl", &*url),
+            ("MessageBody", "b"),
+            ("MessageAttribute.1.Name", "n"),
+            ("MessageAttribute.1.Value.DataType", "Number"),
+            ("MessageAttribute.1.Value.StringValue", number),
+        ];
+        let refused = sqs.query("/", &fields).await;
+        assert!(refused.body.contains("<Code>InvalidParameterValue</Code>"), "{}", refused.body);
+    }
     sqs.end().await;
 }

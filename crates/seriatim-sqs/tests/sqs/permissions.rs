@@ -36,7 +36,7 @@ async fn permissions_are_statements_of_the_policy() {
     assert_eq!(sqs.query("/", &fields).await.status, 200);
     let statement = json!({"Sid": "a", "Effect": "Allow", "Action": "SQS:*", "Resource": ARN,
         "Principal": {"AWS": "arn:aws:iam::111111111111:root"}});
-    let expected = json!({"Version": "2012-10-17", "Id": format!("{ARN}/SQSDefaultPolicy"),
+    let expected = json!({"Version": "2008-10-17", "Id": format!("{ARN}/SQSDefaultPolicy"),
         "Statement": [statement, {"Sid": "b", "Effect": "Allow", "Resource": ARN,
             "Principal": {"AWS": ["arn:aws:iam::111111111111:root", "arn:aws:iam::222211111111:root"]},
             "Action": ["SQS:SendMessage", "SQS:ReceiveMessage"]}]});

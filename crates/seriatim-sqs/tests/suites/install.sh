@@ -25,10 +25,10 @@ missing() {
 environment() {
   local name=$1 folder=$root/target/python/$1
   shift
-  [ -e "$folder/installed" ] && return
+  [ "$(cat "$folder/installed" 2>/dev/null)" = "$*" ] && return
   command -v python3 >/dev/null || return
   echo "$ pip install $*"
-  python3 -m venv "$folder" && "$folder/bin/pip" install -q "$@" && touch "$folder/installed" && return
+  python3 -m venv "$folder" && "$folder/bin/pip" install -q "$@" && echo "$*" >"$folder/installed" && return
   rm -rf "$folder"
   return 1
 }
@@ -53,7 +53,7 @@ if environment boto3-query 'boto3==1.26.165'; then
 else
   missing boto3-query "$no_pip"
 fi
-if environment moto 'moto==5.2.1' boto3 freezegun pytest requests && sources moto 5.2.1; then
+if environment moto 'moto==5.2.5' boto3 freezegun pytest requests && sources moto 5.2.5; then
   there moto "$root/target/python/moto/bin/python"
 else
   missing moto "$no_pip"

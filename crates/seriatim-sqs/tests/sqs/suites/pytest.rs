@@ -86,7 +86,7 @@ fn judge(output: &str, list: &str, least: usize) {
 async fn motos_tests_pass() {
     let Some(python) = client("moto") else { return };
     let sqs = Sqs::start_with(Config::new().access(Access::Anonymous).account(ACCOUNT), 10).await;
-    let copy = Copy::of("moto-5.2.1", "tests/test_sqs", &["tests/__init__.py"]);
+    let copy = Copy::of("moto-5.2.5", "tests/test_sqs", &["tests/__init__.py"]);
     let file = "tests/test_sqs/test_sqs.py";
     let address = sqs.address.replace("127.0.0.1", "localhost");
     copy.replace(file, "localhost:5000", &address);
@@ -111,7 +111,7 @@ async fn motos_tests_pass() {
         .env("TEST_SERVER_MODE_ENDPOINT", format!("http://{address}"))
         .env("MOTO_CALL_RESET_API", "false");
     let (_, output) = outcome(pytest).await;
-    judge(&output, "moto.txt", 120);
+    judge(&output, "moto.txt", 143);
     sqs.end().await;
 }
 
