@@ -17,6 +17,8 @@ const REGION: &str = "us-east-1";
 /// Who asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
+    /// The key that the request is signed with; `None` if signatures are not asked for.
+    pub(crate) access_key: Option<String>,
     /// The role that the database is asked in; `None`: the server's.
     pub(crate) role: Option<String>,
     /// The region that the client believes to be in.
@@ -34,12 +36,24 @@ pub(crate) async fn signer(
     // Without a key as much is computed as with one.
     let secret = key.as_ref().map_or("", |key| key.secret.as_str());
     let verified = signature.verify(parts, body, secret, Utc::now());
-    let Some(key) = key else {
-        let message = "The security token included in the request is invalid.";
-        return Err(SqsError::new(Code::UnknownKey, message));
-    };
+    let key = key.ok_or_else(unknown_key)?;
     verified?;
-    Ok(Caller { role: key.role.clone(), region: signature.region })
+    Ok(Caller {
+        access_key: Some(signature.access_key),
+        role: key.role.clone(),
+        region: signature.region,
+    })
+}
+
+/// Refuses a caller whose key was removed since the request came.
+pub(crate) async fn check_key(database: &Database, caller: &Caller) -> Result<(), SqsError> {
+    let Some(access_key) = &caller.access_key else { return Ok(()) };
+    database.key(access_key).await?.map(drop).ok_or_else(unknown_key)
+}
+
+fn unknown_key() -> SqsError {
+    let message = "The security token included in the request is invalid.";
+    SqsError::new(Code::UnknownKey, message)
 }
 
 /// Returns the caller of a server that asks for no signature. Pages in a browser reach the loopback
@@ -54,7 +68,11 @@ pub(crate) fn anonymous(parts: &Parts) -> Result<Caller, SqsError> {
         return Err(denied("A server without signatures is asked under a name of loopback."));
     }
     let region = sigv4::Signature::read(parts).map(|signature| signature.region);
-    Ok(Caller { role: None, region: region.unwrap_or_else(|_| String::from(REGION)) })
+    Ok(Caller {
+        access_key: None,
+        role: None,
+        region: region.unwrap_or_else(|_| String::from(REGION)),
+    })
 }
 
 /// Returns whether a `Host` header names the loopback interface.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use seriatim::{Receive, Received};
 use tokio::sync::oneshot;
 
+use crate::auth::check_key;
 use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{ReceiveMessage, in_range};
@@ -73,8 +74,10 @@ impl Request {
         Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
     }
 
-    /// Claims jobs. If the client has hung up meanwhile, they are given back at once.
+    /// Claims jobs. If the client has hung up meanwhile, they are given back at once. The key may
+    /// have been removed since the request began to wait.
     async fn claim(&self, queue: &str, what: Receive) -> Result<Vec<Received>, SqsError> {
+        check_key(self.database(), &self.caller).await?;
         let (service, pool) = (Arc::clone(&self.service), self.pool());
         let queue = queue.to_owned();
         let (answer, answered) = oneshot::channel();

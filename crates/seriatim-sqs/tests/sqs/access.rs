@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use seriatim::Client;
 use seriatim_sqs::{Access, Config, Keys, ServeError, serve};
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 
 use crate::support::{Answer, Sqs};
 
@@ -85,6 +86,34 @@ async fn only_owners_of_keys_are_answered() {
     while ask(&sqs, own, "ListQueues", json!({})).await.status != 403 {
         assert!(removed.elapsed() < Duration::from_secs(1), "a key that was removed still counts");
     }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_of_a_removed_key_gets_nothing() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let (removed, kept) = (keys.add(None).await.unwrap(), keys.add(None).await.unwrap());
+    let removed = (&*removed.access_key, &*removed.secret);
+    let kept = (&*kept.access_key, &*kept.secret);
+    ask(&sqs, kept, "CreateQueue", json!({"QueueName": "q"})).await;
+    let poll = json!({"QueueUrl": "q", "WaitTimeSeconds": 20});
+    let news = async {
+        // It has asked, and waits.
+        while sqs.number("select count(*) from seriatim.receiver where queue = 'q'").await == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(keys.remove(removed.0).await.unwrap());
+        while ask(&sqs, removed, "ListQueues", json!({})).await.status != 403 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        ask(&sqs, kept, "SendMessage", json!({"QueueUrl": "q", "MessageBody": "1"})).await
+    };
+    let (refused, sent) = tokio::join!(ask(&sqs, removed, "ReceiveMessage", poll.clone()), news);
+    assert_eq!(sent.status, 200, "{}", sent.body);
+    assert_eq!((refused.status, &*error(&refused)), (403, "UnrecognizedClientException"));
+    let received = ask(&sqs, kept, "ReceiveMessage", poll).await.json();
+    assert_eq!(received["Messages"][0]["Body"], "1");
     sqs.end().await;
 }
 
