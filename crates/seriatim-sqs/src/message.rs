@@ -15,6 +15,7 @@ pub(crate) const SIZE_LIMIT: usize = 1024 * 1024;
 /// The most attributes of a message.
 const ATTRIBUTES_LIMIT: usize = 10;
 const ATTRIBUTE_NAME_LIMIT: usize = 256;
+const ATTRIBUTE_TYPE_LIMIT: usize = 256;
 const ID_LIMIT: usize = 128;
 /// The most digits of a number, and the exponents that its first digit may have.
 const DIGITS_LIMIT: usize = 38;
@@ -133,6 +134,7 @@ pub(crate) fn check_attributes(given: GivenAttributes) -> Result<Attributes, Sqs
         .map(|(name, attribute)| {
             check_attribute_name(&name)?;
             let attribute = check_attribute(&name, attribute)?;
+            check_type(&name, &attribute.data_type)?;
             check_number(&name, &attribute)?;
             Ok((name, attribute))
         })
@@ -211,6 +213,17 @@ fn check_attribute(name: &str, given: GivenAttribute) -> Result<Attribute, SqsEr
         )));
     }
     Ok(Attribute { data_type, value })
+}
+
+/// Refuses a type whose label is long or cannot be told in XML. Its beginning was checked.
+fn check_type(name: &str, data_type: &str) -> Result<(), SqsError> {
+    if data_type.len() <= ATTRIBUTE_TYPE_LIMIT && data_type.chars().all(is_allowed) {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "The type of message (user) attribute '{name}' must have at most {ATTRIBUTE_TYPE_LIMIT} \
+         bytes, and characters that a message may have."
+    )))
 }
 
 /// Refuses a number that is none, or that has too many digits or too large an exponent. It is kept
@@ -326,6 +339,8 @@ mod tests {
         for odd in [
             json!({}),
             json!({"DataType": "Text", "StringValue": "v"}),
+            json!({"DataType": "String.\u{1}", "StringValue": "v"}),
+            json!({"DataType": format!("String.{}", "x".repeat(250)), "StringValue": "v"}),
             json!({"DataType": "String"}),
             json!({"DataType": "String", "StringValue": ""}),
             json!({"DataType": "String", "StringValue": "\u{1}"}),

@@ -199,8 +199,16 @@ fn check_setting(fifo: bool, name: &str, value: &str) -> Result<(), SqsError> {
     Err(SqsError::new(Code::InvalidAttributeValue, message))
 }
 
-/// Returns settings as AWS shows them: the number of a redrive policy is no text.
+/// Returns settings as AWS shows them: numbers without a sign and zeros before them, and that of a
+/// redrive policy is no text.
 pub(crate) fn normal(mut settings: Texts) -> Texts {
+    for (name, ..) in NUMBERS {
+        if let Some(text) = settings.get_mut(name)
+            && let Ok(number) = text.parse::<i64>()
+        {
+            *text = number.to_string();
+        }
+    }
     if let Some(text) = settings.get_mut("RedrivePolicy")
         && let Ok(mut policy) = serde_json::from_str::<Value>(text)
         && let Some(receives) = policy["maxReceiveCount"].as_str()
@@ -254,6 +262,16 @@ mod tests {
 
     fn texts(pairs: &[(&str, &str)]) -> Texts {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn numbers_are_compared_as_numbers() {
+        let policy =
+            |receives| format!(r#"{{"deadLetterTargetArn":"a","maxReceiveCount":{receives}}}"#);
+        let given =
+            [("DelaySeconds", "+007"), ("RedrivePolicy", &*policy("\"3\"")), ("Policy", "{}")];
+        let shown = [("DelaySeconds", "7"), ("RedrivePolicy", &*policy("3")), ("Policy", "{}")];
+        assert_eq!(normal(texts(&given)), texts(&shown));
     }
 
     #[test]

@@ -102,6 +102,10 @@ impl Signature {
         else {
             return Err(incomplete("The credential is not KEY/DATE/REGION/sqs/aws4_request."));
         };
+        // It becomes part of ARNs.
+        if region.is_empty() || !region.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-') {
+            return Err(incomplete("The region of the credential has odd characters."));
+        }
         if time.get(..8) != Some(date) {
             return Err(incomplete("The credential is of another day than the request."));
         }
@@ -386,6 +390,23 @@ mod tests {
         }
         let parts = Request::builder().body(()).unwrap().into_parts().0;
         assert_eq!(Signature::read(&parts).unwrap_err().code, Code::MissingAuthentication);
+    }
+
+    #[test]
+    fn a_region_can_be_part_of_an_arn() {
+        let region = |region: &str| {
+            let header = format!(
+                "AWS4-HMAC-SHA256 Credential=K/20260102/{region}/sqs/aws4_request, \
+                 SignedHeaders=host, Signature=00"
+            );
+            let request = Request::builder().header("x-amz-date", "20260102T030405Z");
+            let parts = request.header("authorization", header).body(()).unwrap().into_parts().0;
+            Signature::read(&parts).map(|signature| signature.region)
+        };
+        assert_eq!(region("us-gov-east-1"), Ok(String::from("us-gov-east-1")));
+        for odd in ["", "a:b", "a b", "a,b"] {
+            assert_eq!(region(odd).unwrap_err().code, Code::IncompleteSignature, "{odd}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn right(random: &mut Rng) -> (&'static str, Value) {
     let attribute = json!({"DataType": "String", "StringValue": "v"});
     let message = |id: &str| {
         json!({"Id": id, "MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": id,
-            "MessageAttributes": {"a": attribute, "b": {"DataType": "Binary", "BinaryValue": "AA=="}}})
+            "MessageAttributes": {"a": attribute, "n": {"DataType": "Number", "StringValue": "1e3"}, "b": {"DataType": "Binary", "BinaryValue": "AA=="}}})
     };
     let mut of_queue = json!({ "QueueUrl": queue });
     let with = |mut members: Value| {
@@ -51,6 +51,7 @@ fn right(random: &mut Rng) -> (&'static str, Value) {
         4 => (
             "SetQueueAttributes",
             with(json!({"Attributes": {"VisibilityTimeout": "5",
+            "RedriveAllowPolicy": "{\"redrivePermission\":\"byQueue\",\"sourceQueueArns\":[\"arn:aws:sqs:x:000000000000:fuzz1.fifo\"]}",
             "RedrivePolicy": "{\"deadLetterTargetArn\":\"arn:aws:sqs:x:000000000000:fuzz0.fifo\",\"maxReceiveCount\":3}"}})),
         ),
         5 => ("TagQueue", with(json!({"Tags": {"a": "b"}}))),
