@@ -270,6 +270,7 @@ fn decimal(text: &str) -> Option<(String, i64)> {
 
 /// The one system attribute that clients send: the context of a trace.
 pub(crate) const TRACE_HEADER: &str = "AWSTraceHeader";
+pub(crate) const TRACE_LIMIT: usize = 1024;
 
 /// Returns the system attributes, of which there is only [`TRACE_HEADER`].
 pub(crate) fn check_system_attributes(given: GivenAttributes) -> Result<Attributes, SqsError> {
@@ -280,10 +281,10 @@ pub(crate) fn check_system_attributes(given: GivenAttributes) -> Result<Attribut
             return Err(SqsError::invalid(name, "MessageSystemAttributes", reason));
         }
         match &attribute.value {
-            AttributeValue::Text(text) if text.len() <= 1024 => {}
+            AttributeValue::Text(text) if text.len() <= TRACE_LIMIT => {}
             _ => {
-                let reason = "AWSTraceHeader is a text of at most 1024 bytes.";
-                return Err(SqsError::invalid(name, "MessageSystemAttributes", reason));
+                let reason = format!("{TRACE_HEADER} is a text of at most {TRACE_LIMIT} bytes.");
+                return Err(SqsError::invalid(name, "MessageSystemAttributes", &reason));
             }
         }
     }

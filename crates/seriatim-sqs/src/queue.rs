@@ -199,9 +199,16 @@ fn check_setting(fifo: bool, name: &str, value: &str) -> Result<(), SqsError> {
     Err(SqsError::new(Code::InvalidAttributeValue, message))
 }
 
-/// Returns settings as AWS shows them: numbers without a sign and zeros before them, and that of a
-/// redrive policy is no text.
+/// Returns settings as AWS shows them: `true` for `True`, numbers without a sign and zeros before
+/// them, and that of a redrive policy is no text.
 pub(crate) fn normal(mut settings: Texts) -> Texts {
+    for (name, words) in WORDS {
+        if words.contains(&"true")
+            && let Some(text) = settings.get_mut(name)
+        {
+            text.make_ascii_lowercase();
+        }
+    }
     for (name, ..) in NUMBERS {
         if let Some(text) = settings.get_mut(name)
             && let Ok(number) = text.parse::<i64>()
@@ -265,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_compared_as_numbers() {
+    fn settings_are_compared_as_aws_shows_them() {
         let policy =
             |receives| format!(r#"{{"deadLetterTargetArn":"a","maxReceiveCount":{receives}}}"#);
-        let given =
-            [("DelaySeconds", "+007"), ("RedrivePolicy", &*policy("\"3\"")), ("Policy", "{}")];
-        let shown = [("DelaySeconds", "7"), ("RedrivePolicy", &*policy("3")), ("Policy", "{}")];
+        let (text, number) = (policy("\"3\""), policy("3"));
+        let given = [("DelaySeconds", "+007"), ("RedrivePolicy", &*text), ("FifoQueue", "True")];
+        let shown = [("DelaySeconds", "7"), ("RedrivePolicy", &*number), ("FifoQueue", "true")];
         assert_eq!(normal(texts(&given)), texts(&shown));
     }
 

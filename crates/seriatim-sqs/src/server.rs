@@ -26,6 +26,7 @@ use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::lines::AllLines;
+use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
@@ -271,8 +272,13 @@ impl Server {
         let (_memory, body) = read?;
         let caller = self.caller(&parts, &body).await?;
         let call = protocol.read(&parts, &body)?;
-        let request =
-            Request { service: Arc::clone(&self.service), caller, base: self.base(&parts) };
+        let trace = parts.headers.get("x-amzn-trace-id").and_then(|trace| trace.to_str().ok());
+        let request = Request {
+            service: Arc::clone(&self.service),
+            caller,
+            base: self.base(&parts),
+            trace: trace.filter(|trace| trace.len() <= TRACE_LIMIT).map(str::to_owned),
+        };
         Ok((call, request))
     }
 

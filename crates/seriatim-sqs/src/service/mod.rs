@@ -45,6 +45,8 @@ pub(crate) struct Request {
     pub(crate) caller: Caller,
     /// What queues' addresses begin with, such as `http://localhost:9324`.
     pub(crate) base: String,
+    /// The trace that the request belongs to, as its header says.
+    pub(crate) trace: Option<String>,
 }
 
 impl Request {

@@ -20,14 +20,13 @@ impl Request {
     /// Makes a queue. One of the same name with the same settings is returned; others are refused.
     pub(super) async fn create_queue(&self, input: CreateQueue) -> Result<Value, SqsError> {
         let name = input.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
-        let given = input.attributes;
+        let given = queue::normal(input.attributes);
         if !queue::is_fifo(&name) && given.get("FifoQueue").is_some_and(|fifo| fifo != "true") {
             let message = "Unknown Attribute FifoQueue.";
             return Err(SqsError::new(Code::InvalidAttributeName, message));
         }
         queue::check_name(&name, &given)?;
         queue::check_settings(&name, &given)?;
-        let given = queue::normal(given);
         check_tags(&name, &input.tags)?;
         self.check_target(&name, &given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
@@ -219,13 +218,13 @@ impl Request {
     ) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
         let given = input.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
-        if given.get("FifoQueue").is_some_and(|fifo| (fifo == "true") != queue.is_fifo()) {
+        let given = queue::normal(given);
+        if queue.is_fifo() && given.get("FifoQueue").is_some_and(|fifo| fifo != "true") {
             let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type \
                            is not supported.";
             return Err(SqsError::new(Code::InvalidAttributeValue, message));
         }
         queue::check_settings(&queue.name, &given)?;
-        let given = queue::normal(given);
         self.check_target(&queue.name, &given).await?;
         let mut tx = self.pool().begin().await?;
         self.database().set_attributes(&mut tx, &queue.name, &given).await?;

@@ -31,6 +31,7 @@ impl Request {
         let queue = self.recent_queue(input.queue_url).await?;
         check_order(&queue, &input.message)?;
         let mut checked = check(&queue, input.message, "are invalid")?;
+        self.trace(&mut checked.message);
         let sent = self.send(&queue, vec![checked.message]).await?.pop();
         add_ids(&mut checked.answer, &queue, sent.ok_or(sqlx::Error::RowNotFound)??);
         Ok(checked.answer)
@@ -56,7 +57,8 @@ impl Request {
             check_order(&queue, &entry.of)
                 .map_err(|error| SqsError::new(Code::InvalidParameterValue, error.message))?;
             let checked = check(&queue, entry.of, "cannot be validated");
-            let answer = checked.map(|checked| {
+            let answer = checked.map(|mut checked| {
+                self.trace(&mut checked.message);
                 messages.push(checked.message);
                 checked.answer
             });
@@ -72,6 +74,14 @@ impl Request {
             }
         }
         Ok(batch::answer(answers))
+    }
+
+    /// Gives a message that has no trace of its own the one of the request.
+    fn trace(&self, message: &mut NewMessage) {
+        let Some(trace) = &self.trace else { return };
+        if !message.headers.iter().any(|(name, _)| *name == TRACE_HEADER) {
+            message.headers.push((TRACE_HEADER, trace.clone()));
+        }
     }
 
     async fn send(

@@ -359,6 +359,11 @@ async fn a_dead_letter_queue_takes_those_that_it_allows() {
         sqs.call("SetQueueAttributes", set).await;
         assert_eq!(name(&second).await.status, 200);
     }
+    // Its dead letters would come back to it for ever.
+    let own = json!({"QueueUrl": dead, "Attributes": policy("dead", 3)});
+    let (error, text) = sqs.refusal("SetQueueAttributes", own).await;
+    assert_eq!(error, "InvalidAttributeValue");
+    assert!(text.contains("cannot be its own dead-letter queue"), "{text}");
     let odd = json!({"QueueUrl": dead, "Attributes": {"RedriveAllowPolicy": "{}"}});
     let (error, text) = sqs.refusal("SetQueueAttributes", odd).await;
     assert_eq!(error, "InvalidAttributeValue");

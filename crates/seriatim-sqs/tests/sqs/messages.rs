@@ -468,3 +468,29 @@ async fn numbers_are_decimal_and_stay_as_they_were_sent() {
     }
     sqs.end().await;
 }
+
+/// As tracing agents send it: in a header of the request. What a message says itself goes before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_of_the_request_is_that_of_its_messages() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let own = json!({"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}});
+    let entry = |id: &str| json!({"Id": id, "MessageBody": id});
+    let mut with_own = entry("3");
+    with_own["MessageSystemAttributes"] = own;
+    for (operation, input) in [
+        ("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})),
+        ("SendMessageBatch", json!({"QueueUrl": url, "Entries": [entry("2"), with_own]})),
+    ] {
+        let mut request = sqs.request(operation, &input);
+        request.headers_mut().insert("x-amzn-trace-id", "Root=request".parse().unwrap());
+        let sent = sqs.send(request).await;
+        assert_eq!(sent.status, 200, "{}", sent.body);
+    }
+    let asked = json!({"AttributeNames": ["AWSTraceHeader"], "MaxNumberOfMessages": 10});
+    let mut seen: Vec<_> = sqs.receive_with(&url, asked).await;
+    seen.sort_by_key(|message| message["Body"].to_string());
+    let traces: Vec<_> = seen.iter().map(|of| &of["Attributes"]["AWSTraceHeader"]).collect();
+    assert_eq!(traces, ["Root=request", "Root=request", "Root=own"]);
+    sqs.end().await;
+}

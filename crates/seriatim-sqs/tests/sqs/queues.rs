@@ -37,6 +37,27 @@ async fn a_queue_is_made_once_and_found() {
     sqs.end().await;
 }
 
+/// Programs write booleans as their language does.
+#[tokio::test(flavor = "multi_thread")]
+async fn booleans_may_be_in_capitals() {
+    let sqs = Sqs::start().await;
+    let attributes = |fifo: &str, by_content: &str| {
+        json!({"QueueName": "q.fifo",
+            "Attributes": {"FifoQueue": fifo, "ContentBasedDeduplication": by_content}})
+    };
+    let url = sqs.call("CreateQueue", attributes("True", "TRUE")).await["QueueUrl"].clone();
+    assert_eq!(sqs.call("CreateQueue", attributes("true", "true")).await["QueueUrl"], url);
+    let set = json!({"QueueUrl": url, "Attributes": {"ContentBasedDeduplication": "False"}});
+    sqs.call("SetQueueAttributes", set).await;
+    let names = ["FifoQueue", "ContentBasedDeduplication"];
+    let known =
+        sqs.call("GetQueueAttributes", json!({"QueueUrl": url, "AttributeNames": names})).await;
+    let expected = json!({"FifoQueue": "true", "ContentBasedDeduplication": "false"});
+    assert_eq!(known["Attributes"], expected);
+    assert_eq!(sqs.number("select count(*) from seriatim.queue where dedup_by_content").await, 0);
+    sqs.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_come_in_pages() {
     let sqs = Sqs::start().await;
@@ -139,7 +160,7 @@ async fn attributes_are_set_counted_and_removed() {
     assert_eq!(refusal, ("InvalidAttributeName".into(), "Unknown Attribute Odd.".into()));
     for (attributes, error) in [
         (json!({"VisibilityTimeout": "-1"}), "InvalidAttributeValue"),
-        (json!({"FifoQueue": "true"}), "InvalidAttributeValue"),
+        (json!({"FifoQueue": "true"}), "InvalidAttributeName"),
         (json!({"ContentBasedDeduplication": "true"}), "InvalidAttributeName"),
         (
             json!({"RedrivePolicy": policy.to_string().replace("dead", "none")}),
