@@ -100,9 +100,11 @@ fn insert(root: &mut BTreeMap<String, Node>, name: &str, value: String) -> Resul
 fn members(parts: BTreeMap<String, Node>) -> Map<String, Value> {
     let mut found = Map::new();
     for (name, node) in parts {
-        let (name, value) = if let Some((_, json)) = LISTS.iter().find(|(of, _)| *of == name) {
+        // An empty list is sent under its name in JSON.
+        let is = |fields: &str, json: &str| name == fields || name == json;
+        let (name, value) = if let Some((_, json)) = LISTS.iter().find(|(of, json)| is(of, json)) {
             (*json, Value::Array(numbered(node).into_iter().filter_map(text).collect()))
-        } else if let Some((_, key, json)) = MAPS.iter().find(|(of, ..)| *of == name) {
+        } else if let Some((_, key, json)) = MAPS.iter().find(|(of, _, json)| is(of, json)) {
             (
                 *json,
                 Value::Object(numbered(node).into_iter().filter_map(|n| pair(n, key)).collect()),
@@ -208,6 +210,9 @@ mod tests {
         let expected = json!({"AttributeNames": ["All"], "MessageAttributeNames": ["b", "a"],
             "MessageSystemAttributeNames": ["SentTimestamp"], "WaitTimeSeconds": "3", "Entries": []});
         assert_eq!(call.input, expected);
+        // As boto3 sends empty ones.
+        let call = posted("Action=A&AttributeNames=&MessageAttributes=");
+        assert_eq!(call.input, json!({"AttributeNames": [], "MessageAttributes": {}}));
     }
 
     #[test]

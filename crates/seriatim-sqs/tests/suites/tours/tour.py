@@ -65,7 +65,13 @@ def tour(sqs):
     again = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"][0]
     sqs.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
     refused("ReceiptHandleIsInvalid", sqs.delete_message, QueueUrl=url, ReceiptHandle="forged")
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url, AttributeNames=[], MessageAttributeNames=[])
+    number = {"n": {"DataType": "Number", "StringValue": "nan"}}
+    refused("InvalidParameterValue", sqs.send_message, QueueUrl=url, MessageBody="b", MessageAttributes=number)
+    # More than the server reads. The client sends all of it before it reads the answer.
+    refused("RequestEntityTooLarge", sqs.send_message, QueueUrl=url, MessageBody="x" * (9 << 20))
+    theirs = url.replace(url.split("/")[-2], "111111111111")
+    refused("AWS.SimpleQueueService.NonExistentQueue", sqs.receive_message, QueueUrl=theirs)
 
     entries = [{"Id": str(n), "MessageBody": str(n)} for n in range(3)]
     entries[1]["DelaySeconds"] = 901
@@ -88,7 +94,12 @@ def dead_letter(sqs):
     dead = sqs.create_queue(QueueName=name)["QueueUrl"]
     known = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]
     policy = json.dumps({"deadLetterTargetArn": known["QueueArn"], "maxReceiveCount": 2})
-    url = sqs.create_queue(QueueName="from-" + name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    deny = json.dumps({"redrivePermission": "denyAll"})
+    sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": deny})
+    create = {"QueueName": "from-" + name, "Attributes": {"RedrivePolicy": policy}}
+    refused("InvalidParameterValue", sqs.create_queue, **create)
+    sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": ""})
+    url = sqs.create_queue(**create)["QueueUrl"]
     sent = sqs.send_message(QueueUrl=url, MessageBody="too hard")
     for _ in range(2):
         got = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"][0]
