@@ -245,24 +245,28 @@ async fn a_group_that_is_held_hides_no_other_from_a_task() {
     assert_eq!(taken(pool, "elsewhere").await, [3]);
 }
 
-/// Each sees what the other has set.
+/// Each sees what the other has set, also of a queue that had no settings before.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_changes_at_once_do_not_make_what_one_may_not() {
-    let database = database().await;
-    let (pool, client) = (database.pool().clone(), Client::default());
-    client.configure_queue(&pool, QueueSettings::new("q").max_attempts(2)).await.unwrap();
-    let mut open = pool.begin().await.unwrap();
-    let to_dead = QueueSettings::new("q").dead_letter_queue(String::from("dead"));
-    client.configure_queue(&mut *open, to_dead).await.unwrap();
-    let other = tokio::spawn({
-        let (pool, client) = (pool.clone(), client.clone());
-        let halts = QueueSettings::new("q").out_of_attempts(OutOfAttempts::Halt);
-        async move { client.configure_queue(&pool, halts).await }
-    });
-    let waits = "select count(*) from pg_stat_activity \
-                 where datname = current_database() and wait_event_type = 'Lock'";
-    eventually(&pool, waits, 1_i64).await;
-    open.commit().await.unwrap();
-    let error = other.await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("cannot both have"), "{error}");
+    for has_settings in [true, false] {
+        let database = database().await;
+        let (pool, client) = (database.pool().clone(), Client::default());
+        if has_settings {
+            client.configure_queue(&pool, QueueSettings::new("q").max_attempts(2)).await.unwrap();
+        }
+        let mut open = pool.begin().await.unwrap();
+        let to_dead = QueueSettings::new("q").dead_letter_queue(String::from("dead"));
+        client.configure_queue(&mut *open, to_dead).await.unwrap();
+        let other = tokio::spawn({
+            let (pool, client) = (pool.clone(), client.clone());
+            let halts = QueueSettings::new("q").out_of_attempts(OutOfAttempts::Halt);
+            async move { client.configure_queue(&pool, halts).await }
+        });
+        let waits = "select count(*) from pg_stat_activity \
+                     where datname = current_database() and wait_event_type = 'Lock'";
+        eventually(&pool, waits, 1_i64).await;
+        open.commit().await.unwrap();
+        let error = other.await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("cannot both have"), "{error}");
+    }
 }
