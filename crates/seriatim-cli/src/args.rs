@@ -94,13 +94,19 @@ pub(crate) enum Command {
     /// List, redrive and discard parked jobs.
     #[command(subcommand)]
     Parked(Parked),
-    /// Queue dead letters (failed jobs) of a queue again, the oldest first.
+    /// List the dead letters of a queue (jobs that failed in it for good), the oldest first.
+    DeadLetters(DeadLetters),
+    /// Queue dead letters of a queue again, the oldest first.
+    ///
+    /// Those that wait in its dead-letter queue are moved back.
     Redrive(DeadLetters),
-    /// Give dead letters (failed jobs) of a queue up: they end as cancelled, and their groups go
-    /// on.
+    /// Give dead letters of a queue up: they end as cancelled, and their groups go on.
     Discard(DeadLetters),
+    /// Move what waits in a queue, so many jobs a second; or dead letters back.
+    #[command(subcommand)]
+    MoveTask(MoveTask),
     /// Cancel all queued jobs of a queue or a group. Those that run go on.
-    Purge(Subject),
+    Purge(Purge),
     /// Show or change the settings of a queue.
     Configure(Configure),
     /// Enqueue a job, and print its id.
@@ -189,6 +195,7 @@ impl Command {
             Self::Migrate(migrate) => !migrate.check && !migrate.sql,
             Self::Job(job) => !matches!(job, Job::Show { .. } | Job::List(_)),
             Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
+            Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Configure(configure) => configure.changes(),
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
             Self::Serve(serve) => serve.what.is_some(),
@@ -200,6 +207,7 @@ impl Command {
             | Self::Queues
             | Self::Groups(_)
             | Self::Lane(_)
+            | Self::DeadLetters(_)
             | Self::Explain { .. }
             | Self::CheckHistory(_)
             | Self::Demo
@@ -564,6 +572,52 @@ pub(crate) struct ParkedUnits {
     pub(crate) group: String,
     /// The job that failed. Without it: all of the group.
     pub(crate) job: Option<i64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MoveTask {
+    /// Start a task: dead letters go back to the queues that they came from, or with `--to` all that
+    /// waits goes to another queue.
+    ///
+    /// Jobs keep their ids, and so their order in a group. A processor with maintenance or `serve
+    /// sqs` carries the task on.
+    #[command(after_help = "Examples:
+  seriatim move-task start orders-dead --per-second 50
+  seriatim move-task start orders-dead --to orders-by-hand --dry-run")]
+    Start {
+        /// The queue to move jobs from.
+        from: String,
+        /// The queue to move them to. Default: each to the one that it came from as a dead letter.
+        #[arg(long, value_name = "QUEUE")]
+        to: Option<String>,
+        /// The most jobs a second. Default: as fast as it goes.
+        #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u32).range(1..=2_147_483_647))]
+        per_second: Option<u32>,
+    },
+    /// List the tasks that run, and the last ten of each queue that have ended; the newest first.
+    List {
+        /// Only tasks that move jobs from this queue.
+        from: Option<String>,
+    },
+    /// End a task. What it has moved stays moved.
+    Cancel {
+        /// The task's number.
+        task: i64,
+    },
+    /// Carry all running tasks on, from here, until they end.
+    ///
+    /// For a database without a processor. Ctrl-C leaves what is left to the next one.
+    Run,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Purge {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+    /// Also what is in flight: jobs of receivers end, processors are asked to cancel theirs. And
+    /// deduplication ids are forgotten. Of a whole queue.
+    #[arg(long, conflicts_with = "group")]
+    pub(crate) everything: bool,
 }
 
 #[derive(Debug, Args)]

@@ -344,7 +344,10 @@ async fn a_pause_has_a_reason_and_an_end() {
 async fn read_only_refuses_every_change() {
     let cli = Cli::new().await;
     let id = cli.enqueue("ann").await.to_string();
-    let changes: [&[&str]; 9] = [
+    let changes: [&[&str]; 12] = [
+        &["move-task", "start", "orders"],
+        &["move-task", "cancel", "1"],
+        &["move-task", "run"],
         &["migrate"],
         &["pause", "orders"],
         &["resume", "orders"],
@@ -1313,7 +1316,9 @@ async fn json_of_a_list_is_an_object_a_line_with_the_librarys_names() {
     let cli = Cli::new().await;
     let first = &*cli.enqueue("ann").await.to_string();
     cli.enqueue("dan").await;
-    let lists: [&[&str]; 12] = [
+    cli.ends(DONE, &["move-task", "start", "orders", "--to", "other", "--yes"]).await;
+    let lists: [&[&str]; 13] = [
+        &["move-task", "list"],
         &["queues"],
         &["groups", "orders"],
         &["lane", "orders", "ann"],
@@ -1349,7 +1354,7 @@ async fn json_of_a_change_names_the_action_and_says_whether_it_was_a_dry_run() {
         ids.push(cli.enqueue(group).await.to_string());
     }
     let [first, third, fourth] = [0, 2, 3].map(|n| ids[n].as_str());
-    let changes: [&[&str]; 17] = [
+    let changes: [&[&str]; 21] = [
         &["pause", "orders"],
         &["resume", "orders"],
         &["pause", "orders", "ann"],
@@ -1361,11 +1366,15 @@ async fn json_of_a_change_names_the_action_and_says_whether_it_was_a_dry_run() {
         &["job", "retry", third],
         &["job", "skip", third],
         &["redrive", "orders"],
+        &["move-task", "start", "orders", "--to", "moved"],
+        &["move-task", "cancel", "2"],
         &["job", "move", fourth, "--to", "other"],
         &["job", "skip", third, fourth],
         &["discard", "orders"],
         &["purge", "orders", "ann"],
         &["purge", "other"],
+        &["purge", "orders", "--everything"],
+        &["purge", "orders", "--everything"],
         &["migrate"],
     ];
     for args in changes {
@@ -1393,7 +1402,12 @@ async fn json_of_nothing_is_no_line_and_an_error() {
     let cli = Cli::new().await;
     cli.enqueue("ann").await;
     // What is not there prints no line, and an error with its exit code.
-    let empty: [&[&str]; 15] = [
+    let empty: [&[&str]; 20] = [
+        &["dead-letters", "none"],
+        &["move-task", "list"],
+        &["move-task", "start", "none"],
+        &["move-task", "cancel", "4711"],
+        &["move-task", "run"],
         &["groups", "none"],
         &["lane", "none", "none"],
         &["explain", "4711"],
@@ -1464,4 +1478,109 @@ async fn a_history_is_checked_without_a_database() {
     assert_eq!(broken.err, "", "the stories have told it");
     let stories = check(&["--json"]).await;
     assert!(stories.json().iter().any(|story| story["promise"] == "P2 one at a time"));
+}
+
+/// Dead letters of the queue `orders` in the queue `dead`: two of ann's, one of bob's.
+async fn dead_letters(cli: &Cli) -> [i64; 3] {
+    cli.ends(DONE, &["configure", "orders", "--dead-letter-queue", "dead"]).await;
+    let mut ids = Vec::new();
+    for group in ["ann", "bob", "ann"] {
+        ids.push(cli.enqueue(group).await);
+    }
+    cli.fail(OutOfAttempts::Continue).await;
+    ids.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn dead_letters_in_a_queue_of_their_own_are_found_and_come_back() {
+    let cli = Cli::new().await;
+    let ids = dead_letters(&cli).await;
+    let listed = cli.ends(DONE, &["dead-letters", "orders"]).await;
+    assert!(listed.out.contains("dead") && listed.out.contains("the bank"), "{}", listed.out);
+    let listed = cli.json(&["dead-letters", "orders", "--group", "ann"]).await;
+    assert_eq!(listed.len(), 2);
+    assert_eq!(listed[0]["dead_letter_queue"], "dead");
+    let shown = cli.ends(DONE, &["job", "show", &ids[0].to_string()]).await;
+    assert!(shown.out.contains("failed in    orders"), "{}", shown.out);
+
+    // Who names the queue in which they wait is told what brings them back.
+    for command in ["dead-letters", "redrive", "discard"] {
+        let none = cli.ends(NOTHING, &[command, "dead"]).await;
+        let advice = "those of queue \"orders\" wait in it: `seriatim redrive orders` or \
+                      `seriatim move-task start dead`";
+        assert!(none.err.contains(advice), "{}", none.err);
+    }
+    let some = ["redrive", "orders", "--group", "bob"];
+    assert_eq!(cli.json(&some).await[0]["moved_back"], 1);
+    let asked = cli.ends(REFUSED, &["redrive", "orders"]).await;
+    let words =
+        "2 jobs of 1 group of queue \"orders\" queued again, in their order; 2 of them from";
+    assert!(asked.err.contains(words), "{}", asked.err);
+    cli.ends(DONE, &["discard", "orders", "--limit", "1"]).await;
+    assert_eq!(cli.status(ids[0]).await, JobStatus::Cancelled);
+    cli.ends(DONE, &["redrive", "orders"]).await;
+    let back = cli.json(&["job", "list", "orders", "--status", "queued"]).await;
+    assert_eq!(back.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [ids[2], ids[1]]);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
+    let cli = Cli::new().await;
+    dead_letters(&cli).await;
+    let start = ["move-task", "start", "dead"];
+    let preview = cli.ends(DONE, &[&start[..], &["--dry-run"]].concat()).await;
+    let words = "moves 3 jobs of queue \"dead\" back to where it came from as a dead letter";
+    assert!(preview.out.contains(words), "{}", preview.out);
+    cli.ends(NOTHING, &["move-task", "list"]).await;
+    cli.ends(REFUSED, &start).await;
+    let slow = [&start[..], &["--per-second", "1", "--yes"]].concat();
+    let started = cli.ends(DONE, &slow).await;
+    assert!(started.out.contains("1 a second at most"), "{}", started.out);
+    assert!(started.err.contains("`seriatim move-task run` carries it on"), "{}", started.err);
+    let twice = cli.ends(REFUSED, &slow).await;
+    assert!(twice.err.contains("cancel it by `seriatim move-task cancel TASK`"), "{}", twice.err);
+    let task = cli.json(&["move-task", "list", "dead"]).await[0].clone();
+    assert_eq!((&task["status"], &task["to_queue"]), (&json!("running"), &Value::Null));
+    let id = task["id"].to_string();
+    let dry = cli.json(&["move-task", "run", "--dry-run"]).await;
+    assert_eq!(dry[0]["jobs"], 1);
+    cli.ends(DONE, &["move-task", "cancel", &id]).await;
+    cli.ends(NOTHING, &["move-task", "cancel", &id]).await;
+
+    // Somewhere else, and a queue that nobody names is doubted.
+    let elsewhere = ["move-task", "start", "dead", "--to", "elswhere"];
+    let doubted = cli.ends(REFUSED, &elsewhere).await;
+    assert!(doubted.err.contains("is it mistyped?"), "{}", doubted.err);
+    cli.ends(USAGE, &["move-task", "start", "dead", "--to", "dead"]).await;
+    cli.ends(USAGE, &["move-task", "start", "dead", "--per-second", "0"]).await;
+    cli.ends(DONE, &[&start[..], &["--yes"]].concat()).await;
+    assert_eq!(cli.json(&["move-task", "run"]).await[0]["jobs"], 3);
+    let listed = cli.ends(DONE, &["move-task", "list"]).await;
+    assert!(listed.out.contains("completed") && listed.out.contains("(back)"), "{}", listed.out);
+    assert_eq!(cli.json(&["job", "list", "orders", "--status", "queued"]).await.len(), 3);
+    cli.ends(NOTHING, &start).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn everything_of_a_queue_is_purged_after_a_yes() {
+    let cli = Cli::new().await;
+    let dedup = ["enqueue", "orders", "--group", "ann", "--dedup-id", "a"];
+    cli.ends(DONE, &dedup).await;
+    cli.enqueue("bob").await;
+    cli.ends(DONE, &["receive", "orders", "--group", "bob"]).await;
+    let purge = ["purge", "orders", "--everything"];
+    let asked = cli.ends(REFUSED, &purge).await;
+    assert!(
+        asked.err.contains("1 queued job of queue \"orders\" and 1 in flight"),
+        "{}",
+        asked.err
+    );
+    cli.ends(USAGE, &["purge", "orders", "ann", "--everything"]).await;
+    let purged = cli.json(&[&purge[..], &["--yes"]].concat()).await[0].clone();
+    assert_eq!((&purged["jobs"], &purged["forgotten"]), (&json!(2), &json!(1)));
+    assert_eq!(cli.json(&dedup).await[0]["duplicate"], false);
+    cli.ends(NOTHING, &["purge", "none", "--everything", "--yes"]).await;
+    cli.remove().await;
 }
