@@ -39,7 +39,7 @@ set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
   select case when to_queue is null then exists (
-      select from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued')
+      select from job j where j.queue = from_queue and {waits_as_dead_letter})
     else exists (select from waiting_jobs(from_queue, null, 1)) end
 $$;
 
@@ -111,7 +111,7 @@ begin
     left_before := cardinality(left_out);
     if to_queue is null then
       wanted := array(
-        select j.id from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued'
+        select j.id from job j where j.queue = from_queue and {waits_as_dead_letter}
           and (j.group_id is null or j.group_id <> all (left_out))
         order by j.queue, j.group_id, j.id limit n);
     else
@@ -176,7 +176,7 @@ begin
   insert into move_task as t (from_queue, to_queue, per_second, to_move, moved_at)
   select start_move_task.from_queue, start_move_task.to_queue, start_move_task.per_second, case
       when start_move_task.to_queue is null then (select count(*) from (
-        select from job j where j.queue = start_move_task.from_queue and j.moved_from is not null and j.status = 'queued'
+        select from job j where j.queue = start_move_task.from_queue and {waits_as_dead_letter}
         limit {count_limit}) c)
       else (select d.queued + d.delayed from queue_depth(start_move_task.from_queue) d) end,
     -- What one second allows is moved at once.

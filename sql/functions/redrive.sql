@@ -74,9 +74,16 @@ as $$
 begin
   perform check_count(redrive.n);
   select r.jobs, r.groups, r.overtaken, r.moved_back into jobs, groups, overtaken, moved_back from redrive_jobs(array(
-    select d.id from dead_letters d
-    where d.queue = redrive.queue and (redrive.group_id is null or d.group_id = redrive.group_id)
-      and not has_parked(d.queue, d.group_id, d.id)
+    select d.id from (
+      (select j.id from job j
+        where j.queue = redrive.queue and j.status = 'failed' and (redrive.group_id is null or j.group_id = redrive.group_id)
+          and not has_parked(j.queue, j.group_id, j.id)
+        order by j.queue, j.id limit redrive.n)
+      union all
+      -- All that wait in dead-letter queues are read.
+      (select j.id from job j
+        where j.moved_from = redrive.queue and {waits_as_dead_letter} and (redrive.group_id is null or j.group_id = redrive.group_id)
+        order by j.id + 0 limit redrive.n)) d
     order by d.id limit redrive.n), reason, actor) r;
 end $$;
 

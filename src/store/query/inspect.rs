@@ -12,6 +12,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::builder::{PG, limit, render, select, sql};
+use crate::store::fragments::WAITS_AS_DEAD_LETTER;
 use crate::store::hold::headers;
 use crate::store::index_terms::{in_group, in_order, unfinished};
 use crate::store::names::Names;
@@ -121,17 +122,25 @@ fn halted(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Dead letters in the order of their ids. The view says which there are.
+/// Dead letters in the order of their ids: those that stayed, by their index, and those that wait in
+/// dead-letter queues, of which all are read.
 fn failed(names: &Names) -> String {
-    names.sql(
-        "select d.id, d.queue, d.group_id, d.name, d.reference, d.attempts, d.created_at, d.finished_at, j.error, d.parked,
-          d.dead_letter_queue
-        from {dead_letters} d join {job} j on j.id = d.id
-        where ($1::text is null or d.queue = $1) and ($2::text is null or d.group_id = $2)
-          and ($3::text is null or d.name = $3) and ($4::timestamptz is null or d.finished_at >= $4)
-          and ($5::text is null or pg_catalog.strpos(lower(d.message), lower($5)) > 0) and d.id > $6
-        order by d.id limit $7",
-    )
+    let one_of = |queue: &str, failed_at: &str, which: &str, order: &str| {
+        format!(
+            "(select j.id, {queue} as queue, j.group_id, j.name, j.reference, j.attempts, j.created_at,
+                {failed_at} as finished_at, j.error, coalesce(j.parked_with = j.id, false) as parked,
+                nullif(j.queue, {queue}) as dead_letter_queue
+              from {{job}} j
+              where {which} and ($1::text is null or {queue} = $1) and ($2::text is null or j.group_id = $2)
+                and ($3::text is null or j.name = $3) and ($4::timestamptz is null or {failed_at} >= $4)
+                and ($5::text is null or pg_catalog.strpos(lower(j.error->>'message'), lower($5)) > 0) and j.id > $6
+              order by {order} limit $7)"
+        )
+    };
+    let stayed = one_of("j.queue", "j.finished_at", "j.status = 'failed'", "j.id");
+    let failed_at = "(j.history->-1->>'finished_at')::timestamptz";
+    let waits = one_of("j.moved_from", failed_at, WAITS_AS_DEAD_LETTER, "j.id + 0");
+    names.sql(&format!("{stayed} union all {waits} order by id limit $7"))
 }
 
 impl Store {
