@@ -56,7 +56,7 @@ grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seri
   seriatim.receive_attempt, seriatim.receiver, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task to seriatim_worker;
-grant select on seriatim.queue, seriatim.group_setting to seriatim_worker;
+grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
 grant execute on all functions in schema seriatim to seriatim_worker;
@@ -78,8 +78,8 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.shown_query(text)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
-grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked) on seriatim.dead_letters
-  to seriatim_observer;
+grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked, dead_letter_queue)
+  on seriatim.dead_letters to seriatim_observer;
 grant select (state, queue, group_id, since, until, job) on seriatim.stopped to seriatim_observer;
 -- The messages of errors: what handlers said, which may tell of what jobs carry. Where that must not be seen, revoke these
 -- four; then explain_job, explain_group, groups, halted_groups, parked_groups and failed_jobs are refused.

@@ -126,6 +126,14 @@ pub enum ControlError {
         /// The group.
         group: String,
     },
+    /// A move task is running for the queue.
+    #[error(
+        "a task moves what waits in queue {queue:?} already: cancel it by cancel_move_task, or let it end"
+    )]
+    MoveTaskRuns {
+        /// The queue.
+        queue: String,
+    },
     /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
     /// pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]

@@ -42,6 +42,7 @@ pub use job::failed_filter::{FailedFilter, FailedJob};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::metrics::{FleetMetrics, Metrics, QueueMetrics};
+pub use job::move_task::{MoveTask, MoveTaskStatus};
 pub use job::new_job::NewJob;
 pub use job::operation::Operation;
 pub use job::outcome::EndedAs;

@@ -60,11 +60,12 @@ begin
 end $$;
 
 -- Returns how many later jobs of the groups of `ids` have begun, and are none of them. No index has
--- finished jobs by group, so only the 200,000 jobs behind the lowest id are looked at, at once.
+-- finished jobs by group, so only the 200,000 jobs behind the lowest id are looked at, at once, and
+-- joined by hashes: a nested loop would compare each of them with all ids.
 create or replace function begun_behind(ids bigint[]) returns bigint
 language sql stable
 set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off
 as $$
   with first as materialized (
     select j.queue, j.group_id, min(j.id) as id

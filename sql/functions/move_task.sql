@@ -39,26 +39,71 @@ set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
   select case when to_queue is null then exists (
-      select from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued')
+      select from job j where j.queue = from_queue and {waits_as_dead_letter})
     else exists (select from waiting_jobs(from_queue, null, 1)) end
 $$;
 
+-- Lets queued jobs of a group leave its queue, which this transaction has locked. The next one behind
+-- the first of them that stays is flagged: their flags, which may have stood for it, are gone. The
+-- group's row is woken, as it may sleep for one that goes.
+--
+-- Returns that next job (`stays`), if it is queued. `held`: that job or that row is locked (a handler
+-- runs in its transaction, say); nothing was done.
+--
+-- Locks: the row of the group and the next job NO KEY UPDATE, skips.
+create or replace function leave_group(of_queue text, of_group text, ids bigint[], out held boolean, out stays bigint)
+language plpgsql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+  next record; line tid[];
+begin
+  held := true;
+  -- A claim that has the row may be letting it sleep for a job that goes.
+  line := array(select g.ctid from queue_group g
+    where g.queue = any (array[of_queue]) and g.group_id between of_group and of_group
+    for no key update skip locked);
+  if line = '{}' and exists (select from queue_group g
+    where g.queue = any (array[of_queue]) and g.group_id between of_group and of_group)
+  then
+    return;
+  end if;
+  -- By a snapshot younger than the locks.
+  select j.id, j.status into next from job j
+  where j.queue = of_queue and (j.group_id, j.id) > (of_group, (select min(i) from unnest(ids) i))
+    and j.group_id <= of_group and j.group_id is not null and j.status in ('queued', 'started')
+    and j.id <> all (ids)
+  order by j.group_id, j.id limit 1;
+  if next.status = 'queued' then
+    perform from job j
+    where j.id = next.id and j.queue = any (array[of_queue]) and j.status::text in ('queued')
+    for no key update skip locked;
+    if not found then
+      return;
+    end if;
+    update job j set flagged = true where j.id = next.id;
+    stays := next.id;
+  end if;
+  held := false;
+  update queue_group g set ready_at = least(g.ready_at, clock_timestamp())
+  where g.ctid = any (line) and g.claim is null and g.halted_at is null;
+end $$;
+
 -- Moves up to `n` queued jobs of a queue; without `to_queue`, those that came from another queue go
--- back there. Of a group a first part is moved, which ends before a job that is left. That job is
--- flagged: the flags of those before it, which may have stood for it, are gone. The group's row is
--- woken, as it may sleep for one that goes. If that job or that row is locked (a handler runs in
--- its transaction, say), the group is left to the next call.
+-- back there. Of a group a first part is moved, which ends before a job that stays. A group that is
+-- held, as leave_group says, is left to the next call.
 --
 -- Returns how many it moved.
 --
--- Locks: the jobs, then rows of their groups NO KEY UPDATE, skips.
+-- Locks: the jobs, then as leave_group.
 create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
-  wanted bigint[]; one record; next record; ids bigint[]; all_ids bigint[] := '{}'; line tid[];
+  wanted bigint[]; one record; ids bigint[]; all_ids bigint[] := '{}'; held boolean; stays bigint;
   left_out text[] := '{}'; left_before integer;
 begin
   -- Groups that are left must not hide the others.
@@ -66,7 +111,7 @@ begin
     left_before := cardinality(left_out);
     if to_queue is null then
       wanted := array(
-        select j.id from job j where j.queue = from_queue and j.moved_from is not null and j.status = 'queued'
+        select j.id from job j where j.queue = from_queue and {waits_as_dead_letter}
           and (j.group_id is null or j.group_id <> all (left_out))
         order by j.queue, j.group_id, j.id limit n);
     else
@@ -81,35 +126,12 @@ begin
     loop
       ids := one.ids;
       if one.group_id is not null then
-        -- A claim that has the row may be letting it sleep for a job that goes.
-        line := array(select g.ctid from queue_group g
-          where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id
-          for no key update skip locked);
-        if line = '{}' and exists (select from queue_group g
-          where g.queue = any (array[from_queue]) and g.group_id between one.group_id and one.group_id)
-        then
+        select l.held, l.stays into held, stays from leave_group(from_queue, one.group_id, ids) l;
+        if held then
           left_out := left_out || one.group_id;
           continue;
         end if;
-        -- By a snapshot younger than the locks.
-        select j.id, j.status into next from job j
-        where j.queue = from_queue and (j.group_id, j.id) > (one.group_id, (select min(i) from unnest(ids) i))
-          and j.group_id <= one.group_id and j.group_id is not null and j.status in ('queued', 'started')
-          and j.id <> all (ids)
-        order by j.group_id, j.id limit 1;
-        if next.status = 'queued' then
-          perform from job j
-          where j.id = next.id and j.queue = any (array[from_queue]) and j.status::text in ('queued')
-          for no key update skip locked;
-          if not found then
-            left_out := left_out || one.group_id;
-            continue;
-          end if;
-          update job j set flagged = true where j.id = next.id;
-          ids := array(select i from unnest(ids) i where i < next.id);
-        end if;
-        update queue_group g set ready_at = least(g.ready_at, clock_timestamp())
-        where g.ctid = any (line) and g.claim is null and g.halted_at is null;
+        ids := array(select i from unnest(ids) i where stays is null or i < stays);
       end if;
       all_ids := all_ids || ids;
     end loop;
@@ -154,7 +176,7 @@ begin
   insert into move_task as t (from_queue, to_queue, per_second, to_move, moved_at)
   select start_move_task.from_queue, start_move_task.to_queue, start_move_task.per_second, case
       when start_move_task.to_queue is null then (select count(*) from (
-        select from job j where j.queue = start_move_task.from_queue and j.moved_from is not null and j.status = 'queued'
+        select from job j where j.queue = start_move_task.from_queue and {waits_as_dead_letter}
         limit {count_limit}) c)
       else (select d.queued + d.delayed from queue_depth(start_move_task.from_queue) d) end,
     -- What one second allows is moved at once.

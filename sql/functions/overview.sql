@@ -33,7 +33,7 @@ returns table (
   queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
   queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint, paused_groups bigint,
-  parked_groups bigint, served boolean, paused_until timestamptz)
+  parked_groups bigint, served boolean, paused_until timestamptz, dead_letter_queue text)
 language sql stable
 set search_path from current
 set jit = off
@@ -107,7 +107,8 @@ as $$
       select from group_setting s where s.queue = k.name and {paused_s} limit up_to + 1) c),
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
-    exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name), p.paused_until
+    exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name), p.paused_until,
+    q.dead_letter_queue
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true

@@ -64,7 +64,7 @@ end $$;
 -- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there,
 -- and its group goes on. `strict_visibility` is true or false.
 --
--- Locks: the queue's row; waits for a claim's milliseconds.
+-- Locks: the queue's row; waits for a claim's milliseconds, and for another change of its settings.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)
 returns void
 language plpgsql volatile
@@ -72,7 +72,7 @@ set search_path from current
 as $$
 #variable_conflict use_column
 declare
-  unknown text; given constant jsonb := settings; dead record;
+  unknown text; given constant jsonb := settings; old queue; dead record;
 begin
   perform check_queue(configure_queue.queue);
   if jsonb_typeof(given) <> 'object' then
@@ -95,39 +95,43 @@ begin
     raise exception 'queue % cannot be its own dead-letter queue', to_json(configure_queue.queue)
       using errcode = '22023', hint = 'Name another queue, or null: its dead letters stay in it.';
   end if;
-  -- Both as they will be, also beside another change.
-  perform from queue q where q.name = configure_queue.queue for no key update;
-  select coalesce(given->>'dead_letter_queue', case when not given ? 'dead_letter_queue' then q.dead_letter_queue end) as queue,
-      coalesce(given->>'out_of_attempts', case when not given ? 'out_of_attempts' then q.out_of_attempts end) as policy
-    into dead from (select) alone left join queue q on q.name = configure_queue.queue;
+  -- The row first: what a change beside this one has set is seen then, also of a queue that had none.
+  loop
+    insert into queue (name) select configure_queue.queue on conflict do nothing;
+    select q.* into old from queue q where q.name = configure_queue.queue for no key update;
+    exit when found;
+  end loop;
+  -- Both as they will be.
+  select case when given ? 'dead_letter_queue' then given->>'dead_letter_queue' else old.dead_letter_queue end as queue,
+    case when given ? 'out_of_attempts' then given->>'out_of_attempts' else old.out_of_attempts end as policy into dead;
   if dead.queue is not null and dead.policy <> 'continue' then
     raise exception 'queue % cannot both have a dead-letter queue and % behind dead letters', to_json(configure_queue.queue), dead.policy
       using errcode = '22023', hint = 'Reset one of out_of_attempts and dead_letter_queue with null.';
   end if;
-  insert into queue as old (name, delay_ms, dedup_window_ms, dedup_scope, dedup_by_content, in_flight_limit, max_attempts,
-    backoff_ms, backoff_cap_ms, out_of_attempts, halt_for_ms, halt_then, dead_letter_queue, strict_visibility)
-  select configure_queue.queue, setting_ms('delay', given->>'delay', '0'),
-    setting_ms('dedup_window', given->>'dedup_window', '1 ms'), coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue'),
-    coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false),
-    setting_number('in_flight_limit', given->>'in_flight_limit'), setting_number('max_attempts', given->>'max_attempts'),
-    setting_ms('backoff', given->>'backoff', '0'),
-    setting_ms('backoff_cap', given->>'backoff_cap', '0'), given->>'out_of_attempts',
-    setting_ms('halt_for', given->>'halt_for', '1 ms'), given->>'halt_then', given->>'dead_letter_queue',
-    coalesce(setting_word('strict_visibility', given->>'strict_visibility', '{true,false}')::boolean, false)
-  on conflict (name) do update set
-    delay_ms = case when given ? 'delay' then excluded.delay_ms else old.delay_ms end,
-    dedup_window_ms = case when given ? 'dedup_window' then excluded.dedup_window_ms else old.dedup_window_ms end,
-    dedup_scope = case when given ? 'dedup_scope' then excluded.dedup_scope else old.dedup_scope end,
-    dedup_by_content = case when given ? 'dedup_by_content' then excluded.dedup_by_content else old.dedup_by_content end,
-    in_flight_limit = case when given ? 'in_flight_limit' then excluded.in_flight_limit else old.in_flight_limit end,
-    max_attempts = case when given ? 'max_attempts' then excluded.max_attempts else old.max_attempts end,
-    backoff_ms = case when given ? 'backoff' then excluded.backoff_ms else old.backoff_ms end,
-    backoff_cap_ms = case when given ? 'backoff_cap' then excluded.backoff_cap_ms else old.backoff_cap_ms end,
-    out_of_attempts = case when given ? 'out_of_attempts' then excluded.out_of_attempts else old.out_of_attempts end,
-    halt_for_ms = case when given ? 'out_of_attempts' then excluded.halt_for_ms else old.halt_for_ms end,
-    halt_then = case when given ? 'out_of_attempts' then excluded.halt_then else old.halt_then end,
-    dead_letter_queue = case when given ? 'dead_letter_queue' then excluded.dead_letter_queue else old.dead_letter_queue end,
-    strict_visibility = case when given ? 'strict_visibility' then excluded.strict_visibility else old.strict_visibility end;
+  update queue q set
+    delay_ms = case when given ? 'delay' then setting_ms('delay', given->>'delay', '0') else q.delay_ms end,
+    dedup_window_ms = case when given ? 'dedup_window' then setting_ms('dedup_window', given->>'dedup_window', '1 ms')
+      else q.dedup_window_ms end,
+    dedup_scope = case when given ? 'dedup_scope'
+      then coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue') else q.dedup_scope end,
+    dedup_by_content = case when given ? 'dedup_by_content'
+      then coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false)
+      else q.dedup_by_content end,
+    in_flight_limit = case when given ? 'in_flight_limit' then setting_number('in_flight_limit', given->>'in_flight_limit')
+      else q.in_flight_limit end,
+    max_attempts = case when given ? 'max_attempts' then setting_number('max_attempts', given->>'max_attempts')
+      else q.max_attempts end,
+    backoff_ms = case when given ? 'backoff' then setting_ms('backoff', given->>'backoff', '0') else q.backoff_ms end,
+    backoff_cap_ms = case when given ? 'backoff_cap' then setting_ms('backoff_cap', given->>'backoff_cap', '0')
+      else q.backoff_cap_ms end,
+    out_of_attempts = dead.policy,
+    halt_for_ms = case when given ? 'out_of_attempts' then setting_ms('halt_for', given->>'halt_for', '1 ms') else q.halt_for_ms end,
+    halt_then = case when given ? 'out_of_attempts' then given->>'halt_then' else q.halt_then end,
+    dead_letter_queue = dead.queue,
+    strict_visibility = case when given ? 'strict_visibility'
+      then coalesce(setting_word('strict_visibility', given->>'strict_visibility', '{true,false}')::boolean, false)
+      else q.strict_visibility end
+  where q.name = configure_queue.queue;
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 

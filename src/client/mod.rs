@@ -11,6 +11,7 @@ mod inspect;
 mod maintenance;
 mod metrics;
 pub(crate) mod move_jobs;
+mod move_tasks;
 pub(crate) mod node;
 mod operations;
 mod overview;

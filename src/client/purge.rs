@@ -22,6 +22,9 @@ pub struct Purged {
     /// The number of jobs that another transaction was changing all the while: they are queued
     /// still.
     pub locked: u64,
+    /// The number of deduplication ids that were forgotten, by
+    /// [`Client::purge_everything`](crate::Client::purge_everything).
+    pub forgotten: u64,
 }
 
 /// Bounds the passes of a purge, which come back for locked jobs.
@@ -124,7 +127,13 @@ impl Client {
                     }
                 }
                 let forget = async |conn: &mut _| store.forget_dedup_ids(conn, queue, to).await;
-                while in_tx(&mut conn, forget).await? > 0 {}
+                loop {
+                    let forgotten = in_tx(&mut conn, forget).await?;
+                    if forgotten == 0 {
+                        break;
+                    }
+                    purged.forgotten += forgotten;
+                }
             }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
             (purged.running, purged.locked) = in_tx(&mut conn, left).await?;

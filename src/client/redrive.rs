@@ -19,25 +19,32 @@ pub struct Redriven {
     /// The number of later jobs of those groups that have already begun. Of the jobs that retention
     /// still keeps, the 200,000 behind the first one redriven are looked at.
     pub overtaken: u64,
+    /// The number of jobs that waited in a dead-letter queue, and were moved back.
+    pub moved_back: u64,
 }
 
 impl From<RedriveReport> for Redriven {
     fn from(report: RedriveReport) -> Self {
-        Self { jobs: report.jobs, groups: report.groups, overtaken: report.overtaken }
+        let RedriveReport { jobs, groups, overtaken, moved_back, busy: _ } = report;
+        Self { jobs, groups, overtaken, moved_back }
     }
 }
 
 impl Client {
-    /// Queues failed jobs of a queue again, the oldest first and at most `limit`. Those of one
-    /// group run in their original order, before all other jobs of the group. Their attempts begin
-    /// anew, an expiry is cleared, and halts by them end. For one job there is
-    /// [`retry`](Self::retry).
+    /// Queues dead letters of a queue again, the oldest first and at most `limit`: the jobs that
+    /// failed in it for good. Those of one group run in their original order, before all other jobs
+    /// of the group. Their attempts begin anew, an expiry is cleared, and halts by them end. For one
+    /// job there is [`retry`](Self::retry).
+    ///
+    /// Those that wait in its dead-letter queue are moved back. For many of them a move task is
+    /// better ([`start_move_task`](Self::start_move_task)): it can be slowed down and cancelled.
     ///
     /// Call it again for more than `limit`. [`Redriven::jobs`] is 0 once none is left. Beside
     /// workers whose jobs fail again, that may be never.
     ///
     /// Left out are jobs that others were parked with ([`redrive_parked`](Self::redrive_parked)),
-    /// and those that another transaction is changing.
+    /// and those that another transaction is changing; in a dead-letter queue also those of a group
+    /// that another transaction holds, and those in flight.
     ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`].
@@ -84,8 +91,8 @@ impl Client {
         Ok(self.store.redrive_jobs(executor, jobs, self.acting()).await?.into())
     }
 
-    /// Gives those of the jobs that are dead letters up: they end as cancelled, and halts by them
-    /// end. Returns how many. [`retry`](Self::retry) brings one back.
+    /// Gives those of the jobs that are dead letters up, also in a dead-letter queue: they end as
+    /// cancelled, and halts by them end. Returns how many. [`retry`](Self::retry) brings one back.
     ///
     /// Left out are jobs that others were parked with ([`discard_parked`](Self::discard_parked)),
     /// and those that another transaction is changing.

@@ -148,7 +148,7 @@ async fn what_a_moved_job_stood_for_is_flagged() {
         let ids = enqueue(&mut producer, &["g", "g"]).await;
         if wrong {
             let flags = "update job j set flagged = true where j.id = next.id;";
-            rewrite(&scene, "move_waiting", &[(flags, "")]).await;
+            rewrite(&scene, "leave_group", &[(flags, "")]).await;
         }
         let mut mover = scene.session().await;
         assert_eq!(move_waiting(&mut mover, 1).await, 1);
@@ -161,6 +161,58 @@ async fn what_a_moved_job_stood_for_is_flagged() {
         assert!(is_found_there(&scene, ids[0]).await);
         scene.end().await;
     }
+}
+
+/// Moves dead letters back. Returns how many.
+async fn redrive(conn: &mut PgConnection, ids: &[i64]) -> i64 {
+    let redrive = format!("select moved_back from seriatim.redrive_jobs(array{ids:?}::bigint[])");
+    number(conn, &redrive).await
+}
+
+#[tokio::test]
+async fn what_dead_letters_that_are_redriven_stood_for_is_flagged() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut producer = scene.session().await;
+        // One statement: its first job alone is flagged.
+        let ids = enqueue(&mut producer, &["g", "g", "g", "g"]).await;
+        scene.run(&format!("update seriatim.job set moved_from = '{DEAD}'")).await;
+        if wrong {
+            let flags = "update job j set flagged = true where j.id = next.id;";
+            rewrite(&scene, "leave_group", &[(flags, "")]).await;
+        }
+        let mut operator = scene.session().await;
+        assert_eq!(redrive(&mut operator, &[ids[2], ids[0]]).await, 2);
+        let mut worker = scene.session().await;
+        if wrong {
+            assert!(scene.claim(&mut worker, 10).await.is_empty());
+            assert!(scene.rescue("g").await, "only the sweep finds it");
+        }
+        assert_eq!(scene.drain().await, [ids[1], ids[3]]);
+        assert!(is_found_there(&scene, ids[0]).await);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_of_a_group_that_is_held_are_redriven_later() {
+    let scene = Scene::new().await;
+    let mut producer = scene.session().await;
+    let ids = enqueue(&mut producer, &["g", "g", "h"]).await;
+    scene.run(&format!("update seriatim.job set moved_from = '{DEAD}'")).await;
+    let mut worker = scene.session().await;
+    let claims = scene.claim(&mut worker, 1).await;
+    let running = claims[0].job;
+    // A handler in its transaction has the group's row, and its job runs.
+    scene.hold(&mut worker, &claims[0]).await;
+    let mut operator = scene.session().await;
+    let free = i64::from(running == ids[0]) + 2 * i64::from(running == ids[2]);
+    assert_eq!(redrive(&mut operator, &ids).await, free);
+    rollback(&mut worker).await;
+    // It is in flight still.
+    let left = ids.iter().filter(|id| **id != running).count();
+    assert_eq!(redrive(&mut operator, &ids).await, i64::try_from(left).unwrap() - free);
+    scene.end().await;
 }
 
 #[tokio::test]

@@ -5,14 +5,16 @@ use serde::Serialize;
 
 use crate::job::job::Failure;
 
-/// A dead letter, without what it carries.
+/// A dead letter, without what it carries: a job that failed for good and is kept.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FailedJob {
     /// Its id.
     pub id: i64,
-    /// Its queue.
+    /// The queue that it failed in.
     pub queue: String,
+    /// The dead-letter queue that it waits in; `None`: it stayed.
+    pub dead_letter_queue: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
     /// What kind of job it is.
@@ -23,7 +25,7 @@ pub struct FailedJob {
     pub attempts: u32,
     /// When it was enqueued.
     pub created_at: DateTime<Utc>,
-    /// When it failed for good.
+    /// When it failed for good; of one that waits in a dead-letter queue: when it failed last.
     pub finished_at: Option<DateTime<Utc>>,
     /// Its last failure.
     pub error: Option<Failure>,
@@ -35,7 +37,7 @@ pub struct FailedJob {
 /// must be true of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedFilter {
-    /// Of this queue.
+    /// That failed in this queue, wherever they wait.
     pub queue: Option<String>,
     /// Of this group.
     pub group: Option<String>,

@@ -106,6 +106,8 @@ pub struct Job {
     pub id: i64,
     /// Its queue.
     pub queue: String,
+    /// The queue that it came from, as a dead letter: this one is its dead-letter queue.
+    pub moved_from: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
     /// Its state.
@@ -162,6 +164,7 @@ impl fmt::Debug for Job {
         f.debug_struct("Job")
             .field("id", &self.id)
             .field("queue", &self.queue)
+            .field("moved_from", &self.moved_from)
             .field("group", &self.group)
             .field("status", &self.status)
             .field("data", &Redacted)

@@ -27,6 +27,8 @@ pub struct QueueOverview {
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
+    /// Where its jobs go that are out of attempts; `None`: they stay.
+    pub dead_letter_queue: Option<String>,
     /// Whether a living processor serves it, as far as processors say: one of a version that does
     /// not name its queues may serve any. Or receivers do: one has jobs of it, or asked for some in
     /// the last minute.

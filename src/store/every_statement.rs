@@ -12,6 +12,7 @@ use crate::store::{
 const FILES: &[InFile] = &[
     admin::control::ALL,
     admin::move_jobs::ALL,
+    admin::move_tasks::ALL,
     admin::park::ALL,
     admin::pause::ALL,
     admin::policy::ALL,
@@ -41,13 +42,14 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 13] = [
+const RELATIONS: [&str; 14] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "job_id_seq",
     "migration",
+    "move_task",
     "operation",
     "processor",
     "queue",
@@ -58,12 +60,13 @@ const RELATIONS: [&str; 13] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 42] = [
+const FUNCTIONS: [&str; 45] = [
     "abort",
     "ack",
     "adopt",
     "batch_jobs",
     "cancel",
+    "cancel_move_task",
     "configure_queue",
     "counts",
     "discard_parked",
@@ -87,7 +90,9 @@ const FUNCTIONS: [&str; 42] = [
     "release_node",
     "set_group_policy",
     "retry",
+    "run_move_tasks",
     "run_now",
+    "start_move_task",
     "unhalt",
     "unpause",
     "claim_dedup_id",

@@ -38,6 +38,10 @@ pub(in crate::store) fn requeued() -> String {
     format!("{QUEUED_AGAIN}, expires_at = case when j.expires_at > now() then j.expires_at end")
 }
 
+/// Whether a job `j` waits in a dead-letter queue, and came there as a dead letter.
+pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str =
+    "j.moved_from is not null and j.status = 'queued'";
+
 /// What a job gets when it is cancelled: (column, value).
 pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];

@@ -18,7 +18,7 @@ use crate::job::retry::MAX_DELAY;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
     CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE,
-    UNHALTED, assignments, disposition, lost_attempt, over, paused, requeued,
+    UNHALTED, WAITS_AS_DEAD_LETTER, assignments, disposition, lost_attempt, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -102,7 +102,7 @@ const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 37] {
+fn constants() -> [(&'static str, String); 38] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -118,6 +118,7 @@ fn constants() -> [(&'static str, String); 37] {
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
+        ("{waits_as_dead_letter}", WAITS_AS_DEAD_LETTER.into()),
         ("{paused_q}", paused("q")),
         ("{paused_s}", paused("s")),
         ("{paused_old}", paused("old")),

@@ -28,57 +28,27 @@ pub(crate) struct Step {
     pub(crate) compatible_from: i64,
 }
 
+/// Returns a step by its version, description, SQL, and the oldest version that can run on it.
+const fn step(
+    version: i64,
+    description: &'static str,
+    sql: &'static str,
+    compatible_from: i64,
+) -> Step {
+    Step { version, description, sql, compatible_from }
+}
+
 const STEPS: [Step; 8] = [
-    Step {
-        version: 1,
-        description: "schema",
-        sql: include_str!("../../migrations/0001_schema.sql"),
-        compatible_from: 1,
-    },
+    step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
-    Step {
-        version: 2,
-        description: "claim",
-        sql: include_str!("../../migrations/0002_claim.sql"),
-        compatible_from: 2,
-    },
-    Step {
-        version: 3,
-        description: "operations",
-        sql: include_str!("../../migrations/0003_operations.sql"),
-        compatible_from: 2,
-    },
+    step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
+    step(3, "operations", include_str!("../../migrations/0003_operations.sql"), 2),
     // Version 2 pauses by statements of its own, which know no end of a pause.
-    Step {
-        version: 4,
-        description: "pause until",
-        sql: include_str!("../../migrations/0004_pause_until.sql"),
-        compatible_from: 3,
-    },
-    Step {
-        version: 5,
-        description: "sqs",
-        sql: include_str!("../../migrations/0005_sqs.sql"),
-        compatible_from: 3,
-    },
-    Step {
-        version: 6,
-        description: "receivers",
-        sql: include_str!("../../migrations/0006_receivers.sql"),
-        compatible_from: 3,
-    },
-    Step {
-        version: 7,
-        description: "dead letters",
-        sql: include_str!("../../migrations/0007_dead_letters.sql"),
-        compatible_from: 3,
-    },
-    Step {
-        version: 8,
-        description: "receives",
-        sql: include_str!("../../migrations/0008_receives.sql"),
-        compatible_from: 3,
-    },
+    step(4, "pause until", include_str!("../../migrations/0004_pause_until.sql"), 3),
+    step(5, "sqs", include_str!("../../migrations/0005_sqs.sql"), 3),
+    step(6, "receivers", include_str!("../../migrations/0006_receivers.sql"), 3),
+    step(7, "dead letters", include_str!("../../migrations/0007_dead_letters.sql"), 3),
+    step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
 ];
 
 /// The newest version that this crate knows.

@@ -111,6 +111,7 @@ fn advised(error: &ControlError) -> String {
         | ControlError::NotParked { queue, group, .. }
         | ControlError::GroupRuns { queue, group, .. } => (Some(queue), Some(group)),
         ControlError::NotPaused { queue, group } => (Some(queue), group.as_ref()),
+        ControlError::MoveTaskRuns { queue } => (Some(queue), None),
         _ => (None, None),
     };
     in_commands(&chain(error), queue.map(|name| &**name), group.map(|name| &**name))
@@ -131,6 +132,7 @@ impl From<ControlError> for Failure {
             | ControlError::GroupRuns { .. }
             | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
+            | ControlError::MoveTaskRuns { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),
             ControlError::Database(source) => source.into(),

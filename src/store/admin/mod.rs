@@ -5,6 +5,7 @@
 
 pub(in crate::store) mod control;
 pub(in crate::store) mod move_jobs;
+pub(in crate::store) mod move_tasks;
 pub(in crate::store) mod park;
 pub(in crate::store) mod pause;
 pub(in crate::store) mod policy;

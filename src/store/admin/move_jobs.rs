@@ -1,5 +1,4 @@
-//! Queued jobs, moved to another queue. The functions of `sql/functions/move.sql` and
-//! `move_task.sql` do it.
+//! Queued jobs, moved to the end of another queue. The functions of `sql/functions/move.sql` do it.
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, Row};
@@ -17,7 +16,6 @@ statements! {
         "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
         from {move_queue}($1, $2, $3, $4, $5, $6) m",
     );
-    RUN_MOVE_TASKS = |names| names.sql("select {run_move_tasks}()");
 }
 
 /// What a move did.
@@ -55,14 +53,6 @@ impl Store {
         let statement = self.query(&MOVE_QUEUE).bind(from_queue).bind(to_queue).bind(group);
         let statement = statement.bind(limit).bind(acting.reason).bind(acting.actor);
         report(&statement.fetch_one(executor).await?)
-    }
-
-    /// Carries all running move tasks one batch further.
-    pub(crate) async fn run_move_tasks(
-        &self,
-        executor: impl PgExecutor<'_>,
-    ) -> Result<(), sqlx::Error> {
-        self.query(&RUN_MOVE_TASKS).execute(executor).await.map(drop)
     }
 }
 

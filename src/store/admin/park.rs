@@ -226,6 +226,7 @@ impl Store {
             jobs: count(0)?,
             groups: count(1)?,
             overtaken: count(2)?,
+            moved_back: 0,
             busy: row.try_get(3)?,
         })
     }

@@ -9,10 +9,10 @@ use crate::store::store::Store;
 
 statements! {
     REDRIVE = |names| names.sql(
-        "select r.jobs, r.groups, r.overtaken from {redrive}($1, $2, $3, $4, $5) r",
+        "select r.jobs, r.groups, r.overtaken, r.moved_back from {redrive}($1, $2, $3, $4, $5) r",
     );
     REDRIVE_JOBS = |names| names.sql(
-        "select r.jobs, r.groups, r.overtaken from {redrive_jobs}($1, $2, $3) r",
+        "select r.jobs, r.groups, r.overtaken, r.moved_back from {redrive_jobs}($1, $2, $3) r",
     );
     DISCARD_JOBS = |names| names.sql("select {discard_jobs}($1, $2, $3)");
     LAST_JOB = |names| names.sql("select coalesce(max(id), 0) from {job}");
@@ -25,6 +25,7 @@ pub(crate) struct RedriveReport {
     pub(crate) jobs: u64,
     pub(crate) groups: u64,
     pub(crate) overtaken: u64,
+    pub(crate) moved_back: u64,
     /// Nothing was done: another transaction has a row of the unit.
     pub(crate) busy: bool,
 }
@@ -87,5 +88,11 @@ impl Store {
 
 fn redrive_report(row: &PgRow) -> Result<RedriveReport, sqlx::Error> {
     let count = |n: usize| row.try_get::<i64, _>(n).map(i64::unsigned_abs);
-    Ok(RedriveReport { jobs: count(0)?, groups: count(1)?, overtaken: count(2)?, busy: false })
+    Ok(RedriveReport {
+        jobs: count(0)?,
+        groups: count(1)?,
+        overtaken: count(2)?,
+        moved_back: count(3)?,
+        busy: false,
+    })
 }

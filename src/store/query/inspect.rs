@@ -12,6 +12,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::builder::{PG, limit, render, select, sql};
+use crate::store::fragments::WAITS_AS_DEAD_LETTER;
 use crate::store::hold::headers;
 use crate::store::index_terms::{in_group, in_order, unfinished};
 use crate::store::names::Names;
@@ -34,7 +35,7 @@ statements! {
 }
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 24] = [
+const COLUMNS: [&str; 25] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -59,6 +60,7 @@ const COLUMNS: [&str; 24] = [
     "j.dedup_id",
     "j.headers::text",
     "j.attempts_forgiven",
+    "j.moved_from",
 ];
 
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
@@ -120,38 +122,25 @@ fn halted(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Dead letters in the order of their ids, by the index of those.
+/// Dead letters in the order of their ids: those that stayed, by their index, and those that wait in
+/// dead-letter queues, of which all are read.
 fn failed(names: &Names) -> String {
-    let query = select()
-        .exprs(
-            [
-                "j.id",
-                "j.queue",
-                "j.group_id",
-                "j.name",
-                "j.reference",
-                "j.attempts",
-                "j.created_at",
-                "j.finished_at",
-                "j.error",
-                "coalesce(j.parked_with = j.id, false)",
-            ]
-            .map(sql),
+    let one_of = |queue: &str, failed_at: &str, which: &str, order: &str| {
+        format!(
+            "(select j.id, {queue} as queue, j.group_id, j.name, j.reference, j.attempts, j.created_at,
+                {failed_at} as finished_at, j.error, coalesce(j.parked_with = j.id, false) as parked,
+                nullif(j.queue, {queue}) as dead_letter_queue
+              from {{job}} j
+              where {which} and ($1::text is null or {queue} = $1) and ($2::text is null or j.group_id = $2)
+                and ($3::text is null or j.name = $3) and ($4::timestamptz is null or {failed_at} >= $4)
+                and ($5::text is null or pg_catalog.strpos(lower(j.error->>'message'), lower($5)) > 0) and j.id > $6
+              order by {order} limit $7)"
         )
-        .from_as(names.job(), "j")
-        .and_where(sql("j.status = 'failed'"))
-        .and_where(sql("(?1::text is null or j.queue = ?1)"))
-        .and_where(sql("(?2::text is null or j.group_id = ?2)"))
-        .and_where(sql("(?3::text is null or j.name = ?3)"))
-        .and_where(sql("(?4::timestamptz is null or j.finished_at >= ?4)"))
-        .and_where(sql(
-            "(?5::text is null or pg_catalog.strpos(lower(j.error->>'message'), lower(?5)) > 0)",
-        ))
-        .and_where(sql("j.id > ?6"))
-        .order_by(("j", "id"), Order::Asc)
-        .limit(limit(7))
-        .to_owned();
-    render(query.build(PG))
+    };
+    let stayed = one_of("j.queue", "j.finished_at", "j.status = 'failed'", "j.id");
+    let failed_at = "(j.history->-1->>'finished_at')::timestamptz";
+    let waits = one_of("j.moved_from", failed_at, WAITS_AS_DEAD_LETTER, "j.id + 0");
+    names.sql(&format!("{stayed} union all {waits} order by id limit $7"))
 }
 
 impl Store {
@@ -274,6 +263,7 @@ fn failed_job(row: &PgRow) -> Result<FailedJob, sqlx::Error> {
         finished_at: row.try_get(7)?,
         error: row.try_get::<Option<Json<Failure>>, _>(8)?.map(|json| json.0),
         parked: row.try_get(9)?,
+        dead_letter_queue: row.try_get(10)?,
     })
 }
 
@@ -306,6 +296,7 @@ pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),
         attempts_forgiven: count(row.try_get(23)?),
+        moved_from: row.try_get(24)?,
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::{
-    Client, ConfigureError, JobError, JobStatus, NewJob, OutOfAttempts, QueueSettings, Receive,
-    Retention, RetryPolicy,
+    Client, ConfigureError, ControlError, FailedFilter, FailedJob, JobError, JobStatus,
+    MoveTaskStatus, NewJob, OutOfAttempts, QueueSettings, Receive, Retention, RetryPolicy,
 };
 use sqlx::PgPool;
 
@@ -150,6 +150,117 @@ async fn dead_letters(pool: &PgPool) {
     );
 }
 
+/// The dead letters of a queue, as the library lists them.
+async fn listed(pool: &PgPool, queue: &str) -> Vec<FailedJob> {
+    let filter = FailedFilter { queue: Some(queue.to_owned()), ..FailedFilter::default() };
+    Client::default().failed_jobs(pool, &filter).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_listed_in_the_queue_that_they_failed_in() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    // One has stayed.
+    set(pool, None).await.unwrap();
+    let stayed = enqueue(pool, "q", "g", 7).await;
+    by_hand(pool, "select seriatim.nack(r.receipt) from seriatim.receive('q') r").await;
+    let of_q = listed(pool, "q").await;
+    let waits = |job: &FailedJob| job.dead_letter_queue.as_deref() == Some("dead");
+    assert_eq!(of_q.iter().map(waits).collect::<Vec<_>>(), [true, true, true, true, false]);
+    assert_eq!(of_q.last().map(|job| job.id), Some(stayed));
+    assert!(of_q.iter().all(|job| job.queue == "q" && job.finished_at.is_some()), "{of_q:?}");
+    assert_eq!(listed(pool, "other").await.len(), 1);
+    assert_eq!(listed(pool, "dead").await, []);
+    let by_group = FailedFilter { group: Some("g".into()), limit: 3, ..FailedFilter::default() };
+    let first = client.failed_jobs(pool, &by_group).await.unwrap();
+    let next = FailedFilter { after: first.last().map(|job| job.id), ..by_group };
+    assert_eq!((first.len(), client.failed_jobs(pool, &next).await.unwrap().len()), (3, 2));
+    let view = "select string_agg(concat_ws(' ', queue, dead_letter_queue), ', ' order by id) \
+                from seriatim.dead_letters";
+    let expected = "q dead, other dead, q dead, q dead, q dead, q";
+    assert_eq!(value::<String>(pool, view).await, expected);
+    assert_eq!(job(pool, of_q[0].id).await.moved_from.as_deref(), Some("q"));
+    // What is in flight there is not one of them, nor what has ended.
+    client.receive(pool, Receive::new("dead").group("g")).await.unwrap();
+    assert_eq!(listed(pool, "q").await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_moves_dead_letters_back_in_order() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    let later = enqueue(pool, "q", "g", 8).await;
+    by_hand(pool, "select seriatim.ack(r.receipt) from seriatim.receive('q') r").await;
+    let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
+    let first = client.redrive(pool, "q", 1).await.unwrap();
+    assert_eq!((first.jobs, first.groups, first.overtaken, first.moved_back), (1, 1, 1, 1));
+    assert_eq!(job(pool, ids[0]).await.queue, "q");
+    // One that failed, and others in a dead-letter queue, whatever their order.
+    by_hand(pool, format!("update seriatim.job set status = 'failed' where id = {later}")).await;
+    let some = client.redrive_jobs(pool, &[ids[2], later, ids[1]]).await.unwrap();
+    assert_eq!((some.jobs, some.groups, some.moved_back), (3, 1, 2));
+    let of_group = client.redrive_group(pool, "q", "g", 100).await.unwrap();
+    assert_eq!(of_group.jobs, 0);
+    assert_eq!(client.redrive(pool, "q", 100).await.unwrap().moved_back, 1);
+    let back = taken(pool, "q").await;
+    assert_eq!(back.into_iter().filter(|data| *data != 5).collect::<Vec<_>>(), [1, 3, 4, 8]);
+    // Those of another queue stay, and so does a job that was enqueued there.
+    assert_eq!(client.redrive(pool, "dead", 100).await.unwrap().jobs, 0);
+    assert_eq!(taken(pool, "dead").await, [2, 6]);
+    let did = "select string_agg(concat_ws(' ', action, queue, affected), ', ' order by id) \
+               from seriatim.operation where action = 'redrive'";
+    assert_eq!(value::<Option<String>>(pool, did).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_discarded_lets_its_group_go_on() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
+    assert_eq!(client.acting_as("ann").discard_jobs(pool, &ids).await.unwrap(), 4);
+    for id in ids {
+        assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
+    }
+    assert_eq!(taken(pool, "dead").await, [2, 6]);
+    let did = "select concat_ws(' ', actor, action, queue, affected) from seriatim.operation \
+               where action = 'discard'";
+    assert_eq!(value::<String>(pool, did).await, "ann discard dead 4");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_started_listed_and_cancelled_by_the_library() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default().acting_as("ann").because("mended"));
+    dead_letters(pool).await;
+    let task = client.start_move_task(pool, "dead", None, Some(2)).await.unwrap();
+    let again = client.start_move_task(pool, "dead", Some("x"), None).await.unwrap_err();
+    assert!(matches!(&again, ControlError::MoveTaskRuns { queue } if queue == "dead"), "{again}");
+    for (to, rate, words) in [(Some("dead"), None, "to_queue is"), (None, Some(0), "is 0, it must")]
+    {
+        let error = client.start_move_task(pool, "dead", to, rate).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(client.run_move_tasks(pool).await.unwrap(), 2);
+    let shown = client.move_tasks(pool, Some("dead")).await.unwrap();
+    let [shown] = &*shown else { panic!("{shown:?}") };
+    assert_eq!((shown.id, shown.to_move.count, shown.moved), (task, 5, 2));
+    assert_eq!((shown.status, shown.per_second), (MoveTaskStatus::Running, Some(2)));
+    assert_eq!(client.cancel_move_task(pool, task).await.unwrap(), Some(2));
+    assert_eq!(client.cancel_move_task(pool, task).await.unwrap(), None);
+    client.start_move_task(pool, "other", Some("elsewhere"), None).await.unwrap();
+    let all = client.move_tasks(pool, None).await.unwrap();
+    assert_eq!(all.iter().map(|task| &*task.from_queue).collect::<Vec<_>>(), ["other", "dead"]);
+    assert_eq!(all[1].status, MoveTaskStatus::Cancelled);
+    assert_eq!(client.move_tasks(pool, Some("none")).await.unwrap(), []);
+    let did = "select string_agg(concat_ws(' ', actor, action, reason), ', ' order by id) \
+               from seriatim.operation where queue = 'dead'";
+    let expected = "ann start_move_task mended, ann cancel_move_task mended";
+    assert_eq!(value::<String>(pool, did).await, expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_moves_each_dead_letter_back_in_order() {
     let database = database().await;
@@ -245,24 +356,28 @@ async fn a_group_that_is_held_hides_no_other_from_a_task() {
     assert_eq!(taken(pool, "elsewhere").await, [3]);
 }
 
-/// Each sees what the other has set.
+/// Each sees what the other has set, also of a queue that had no settings before.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_changes_at_once_do_not_make_what_one_may_not() {
-    let database = database().await;
-    let (pool, client) = (database.pool().clone(), Client::default());
-    client.configure_queue(&pool, QueueSettings::new("q").max_attempts(2)).await.unwrap();
-    let mut open = pool.begin().await.unwrap();
-    let to_dead = QueueSettings::new("q").dead_letter_queue(String::from("dead"));
-    client.configure_queue(&mut *open, to_dead).await.unwrap();
-    let other = tokio::spawn({
-        let (pool, client) = (pool.clone(), client.clone());
-        let halts = QueueSettings::new("q").out_of_attempts(OutOfAttempts::Halt);
-        async move { client.configure_queue(&pool, halts).await }
-    });
-    let waits = "select count(*) from pg_stat_activity \
-                 where datname = current_database() and wait_event_type = 'Lock'";
-    eventually(&pool, waits, 1_i64).await;
-    open.commit().await.unwrap();
-    let error = other.await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("cannot both have"), "{error}");
+    for has_settings in [true, false] {
+        let database = database().await;
+        let (pool, client) = (database.pool().clone(), Client::default());
+        if has_settings {
+            client.configure_queue(&pool, QueueSettings::new("q").max_attempts(2)).await.unwrap();
+        }
+        let mut open = pool.begin().await.unwrap();
+        let to_dead = QueueSettings::new("q").dead_letter_queue(String::from("dead"));
+        client.configure_queue(&mut *open, to_dead).await.unwrap();
+        let other = tokio::spawn({
+            let (pool, client) = (pool.clone(), client.clone());
+            let halts = QueueSettings::new("q").out_of_attempts(OutOfAttempts::Halt);
+            async move { client.configure_queue(&pool, halts).await }
+        });
+        let waits = "select count(*) from pg_stat_activity \
+                     where datname = current_database() and wait_event_type = 'Lock'";
+        eventually(&pool, waits, 1_i64).await;
+        open.commit().await.unwrap();
+        let error = other.await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("cannot both have"), "{error}");
+    }
 }

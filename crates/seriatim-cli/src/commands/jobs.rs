@@ -75,6 +75,7 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
     let time = |time: Option<_>| time.map(clock);
     let mut fields = vec![
         ("queue", Some(job.queue.clone())),
+        ("failed in", job.moved_from.clone()),
         ("group", job.group.clone()),
         ("status", Some(job.status.to_string())),
         ("name", job.name.clone()),

@@ -2,6 +2,7 @@
 
 mod check_history;
 pub(crate) mod configure;
+mod dead_letters;
 mod doctor;
 mod enqueue;
 mod explain;
@@ -10,13 +11,13 @@ mod jobs;
 mod log;
 mod metrics;
 mod migrate;
+mod move_task;
 mod nodes;
 mod parked;
 mod pause;
 mod purge;
 mod queues;
 mod receive;
-mod redrive;
 pub(crate) mod serve;
 mod sqs;
 mod sqs_key;
@@ -77,9 +78,11 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,
         Command::Park(group) => parked::park(&session, &group).await,
         Command::Parked(parked) => parked::run(&session, parked).await,
-        Command::Redrive(letters) => redrive::redrive(&session, &letters).await,
-        Command::Discard(letters) => redrive::discard(&session, &letters).await,
-        Command::Purge(subject) => purge::run(&session, &subject).await,
+        Command::DeadLetters(letters) => dead_letters::list(&session, &letters).await,
+        Command::Redrive(letters) => dead_letters::redrive(&session, &letters).await,
+        Command::Discard(letters) => dead_letters::discard(&session, &letters).await,
+        Command::MoveTask(task) => move_task::run(&session, task).await,
+        Command::Purge(purge) => purge::run(&session, &purge).await,
         Command::Configure(configure) => configure::run(&session, configure).await,
         Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,
         Command::Receive(receive) => receive::receive(&session, receive).await,

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use crate::args::{GroupArgs, Parked, ParkedUnits};
 use crate::change::Effect;
-use crate::commands::redrive::redriven;
+use crate::commands::dead_letters::redriven;
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;

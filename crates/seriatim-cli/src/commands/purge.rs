@@ -1,10 +1,11 @@
-//! `seriatim purge`: all queued jobs of a queue or a group, cancelled.
+//! `seriatim purge`: all queued jobs of a queue or a group, cancelled; or all that a queue has.
 
 use std::fmt::Write as _;
 
 use serde_json::json;
+use seriatim::Purged;
 
-use crate::args::Subject;
+use crate::args::{Purge, Subject};
 use crate::change::{Effect, ask};
 use crate::commands::pause::named;
 use crate::commands::queues::number;
@@ -13,32 +14,52 @@ use crate::output::text::count;
 use crate::session::Session;
 
 /// Purges a queue or a group. It commits in steps, so what it will do is counted beforehand.
-pub(crate) async fn run(session: &Session, subject: &Subject) -> Result<(), Failure> {
-    let Subject { queue, group } = subject;
-    let preview = preview(session, subject).await?;
+pub(crate) async fn run(session: &Session, purge: &Purge) -> Result<(), Failure> {
+    let Purge { subject: Subject { queue, group }, everything } = purge;
+    let preview = if *everything {
+        preview_of_everything(session, queue).await?
+    } else {
+        preview(session, &purge.subject).await?
+    };
     if session.dry_run {
         return session.tell(&preview);
     }
     if preview.asks && !session.yes {
         ask(&preview.sentence)?;
     }
+    let (client, pool) = (&session.client, &session.pool);
     let purged = match group {
-        Some(group) => session.client.purge_group(&session.pool, queue, group).await?,
-        None => session.client.purge(&session.pool, queue).await?,
+        Some(group) => client.purge_group(pool, queue, group).await?,
+        None if *everything => client.purge_everything(pool, queue).await?,
+        None => client.purge(pool, queue).await?,
     };
-    let mut sentence =
-        format!("{} of {} cancelled", count(purged.cancelled, "job"), named(subject));
-    if purged.running > 0 {
-        _ = write!(sentence, "; {} run on", purged.running);
+    session.tell(&done(purge, purged))
+}
+
+fn done(purge: &Purge, purged: Purged) -> Effect {
+    let Purge { subject, everything } = purge;
+    let Purged { cancelled, running, locked, forgotten, .. } = purged;
+    let mut sentence = format!("{} of {} cancelled", count(cancelled, "job"), named(subject));
+    if *everything {
+        _ = write!(sentence, "; {} forgotten", count(forgotten, "deduplication id"));
     }
-    if purged.locked > 0 {
-        _ = write!(sentence, "; {} are locked by others: try again", purged.locked);
+    if running > 0 {
+        let asked =
+            if *everything { ", and their processors are asked to cancel them" } else { "" };
+        _ = write!(sentence, "; {running} run on{asked}");
     }
-    let data = json!({
-        "action": "purge", "queue": queue, "group": group, "jobs": purged.cancelled,
-        "running": purged.running, "locked": purged.locked,
+    if locked > 0 {
+        _ = write!(sentence, "; {locked} are locked by others: try again");
+    }
+    let mut data = json!({
+        "action": "purge", "queue": subject.queue, "group": subject.group, "jobs": cancelled,
+        "running": running, "locked": locked,
     });
-    session.tell(&Effect::new(sentence, purged.cancelled, data))
+    if *everything {
+        data["everything"] = true.into();
+        data["forgotten"] = forgotten.into();
+    }
+    Effect::new(sentence, cancelled, data)
 }
 
 /// Returns what a purge would do. That of a queue always asks: its jobs may be more by then.
@@ -65,4 +86,24 @@ async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure
     );
     let data = json!({"action": "purge", "queue": queue, "group": group, "jobs": jobs});
     Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data })
+}
+
+/// Returns what a purge of everything would do. It has something to do without a job too:
+/// deduplication ids, which nothing counts.
+async fn preview_of_everything(session: &Session, queue: &str) -> Result<Effect, Failure> {
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    let counts = session.client.counts(&mut *session.read().await?, queue).await?;
+    let (waiting, started) = (counts.queued + counts.delayed, counts.started);
+    if waiting + started == 0 && !queues.iter().any(|known| known.queue == queue) {
+        return Err(Failure::NothingMatched(format!("no job or setting names queue {queue:?}")));
+    }
+    let sentence = format!(
+        "{} of queue {queue:?} and {started} in flight end as cancelled: receipts of those are \
+         stale, and processors are asked to cancel theirs; its deduplication ids are forgotten",
+        count(waiting, "queued job")
+    );
+    let data = json!({
+        "action": "purge", "queue": queue, "group": null, "jobs": waiting + started, "everything": true,
+    });
+    Ok(Effect { sentence, asks: true, data })
 }

@@ -74,5 +74,8 @@ fn note(queue: &QueueOverview) -> String {
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));
     }
+    if let Some(target) = &queue.dead_letter_queue {
+        notes.push(format!("dead letters go to {target:?}"));
+    }
     notes.join("; ")
 }

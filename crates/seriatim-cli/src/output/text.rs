@@ -119,6 +119,7 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
         ("redrive_parked", format!("`{program} parked redrive {queue} {group}`")),
         ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
         ("configure_queue", format!("`{program} configure {queue} --in-flight-limit JOBS`")),
+        ("cancel_move_task", format!("`{program} move-task cancel TASK`")),
         (", or raise the limit with Client::data_limit", String::new()),
     ];
     let named = |part: &str| {

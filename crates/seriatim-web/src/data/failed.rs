@@ -2,7 +2,7 @@
 
 use chrono::{TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use seriatim::{FailedFilter, FailedJob};
+use seriatim::{FailedFilter, FailedJob, QueueOverview};
 
 use crate::app::App;
 use crate::data::{queues, shown};
@@ -103,8 +103,8 @@ pub(crate) async fn failed(app: &App, filter: &LetterFilter) -> Result<Letters, 
     letters(app, filter, limit).await
 }
 
-/// As [`failed`], up to `limit`. Without a queue each queue that has dead letters is asked, so that
-/// an index has them in order.
+/// As [`failed`], up to `limit`. Without a queue each queue that may have dead letters is asked, so
+/// that an index has them in order.
 pub(crate) async fn letters(
     app: &App,
     filter: &LetterFilter,
@@ -116,7 +116,10 @@ pub(crate) async fn letters(
         jobs = app.client.failed_jobs(&app.reads, &wanted).await?;
     } else {
         let queues = queues(app).await?;
-        for queue in queues.iter().filter(|queue| queue.jobs.failed.count > 0).take(QUEUES) {
+        let may_have = |queue: &&QueueOverview| {
+            queue.jobs.failed.count > 0 || queue.dead_letter_queue.is_some()
+        };
+        for queue in queues.iter().filter(may_have).take(QUEUES) {
             wanted.queue = Some(queue.queue.clone());
             jobs.extend(app.client.failed_jobs(&app.reads, &wanted).await?);
         }

@@ -12,6 +12,8 @@ use crate::error::WebError;
 pub(crate) struct JobView {
     pub(crate) id: i64,
     pub(crate) queue: String,
+    /// The queue that it failed in: it came to its own as a dead letter.
+    pub(crate) moved_from: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) status: JobStatus,
     pub(crate) name: Option<String>,
@@ -42,6 +44,7 @@ impl JobView {
             attempt_limit: job.attempt().of,
             id: job.id,
             queue: job.queue,
+            moved_from: job.moved_from,
             group: job.group,
             status: job.status,
             name: job.name,

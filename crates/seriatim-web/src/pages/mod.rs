@@ -323,6 +323,7 @@ async fn job(
         sentence: String,
         queue: String,
         queue_url: String,
+        failed_in: Option<(String, String)>,
         lane: Option<(String, String)>,
         reference: Option<String>,
         priority: u8,
@@ -357,6 +358,10 @@ async fn job(
                 sentence: shown(&sentence),
                 queue: shown(&job.queue),
                 queue_url: queue_url(&job.queue),
+                failed_in: job
+                    .moved_from
+                    .as_ref()
+                    .map(|queue| (format!("failed?queue={}", encode(queue)), shown(queue))),
                 lane: job
                     .group
                     .as_ref()

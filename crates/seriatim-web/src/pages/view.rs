@@ -124,6 +124,8 @@ pub(crate) struct QueueRow {
     pub(crate) url: String,
     /// Where its dead letters are.
     pub(crate) letters_url: String,
+    /// The queue that they wait in.
+    pub(crate) dead_letter_queue: Option<String>,
     pub(crate) paused: Option<PauseView>,
     pub(crate) groups: Vec<Count>,
     pub(crate) jobs: Vec<Count>,
@@ -148,6 +150,7 @@ impl QueueRow {
             raw: field(&queue.queue),
             url: queue_url(&queue.queue),
             letters_url: format!("failed?queue={}", encode(&queue.queue)),
+            dead_letter_queue: queue.dead_letter_queue.as_deref().map(shown),
             unserved: queue.unserved_since().map(When::new),
             paused: queue
                 .paused
@@ -330,6 +333,8 @@ pub(crate) struct LetterRow {
     pub(crate) attempts: u32,
     pub(crate) failed: Option<When>,
     pub(crate) error: String,
+    /// The dead-letter queue that it waits in, and its address.
+    pub(crate) dead_letter_queue: Option<(String, String)>,
     /// Others are parked with it, and go with it: it cannot be picked.
     pub(crate) parked: bool,
     pub(crate) parked_url: String,
@@ -346,6 +351,10 @@ impl LetterRow {
             attempts: job.attempts,
             failed: job.finished_at.map(When::new),
             error: job.error.as_ref().map(|error| shown(&error.message)).unwrap_or_default(),
+            dead_letter_queue: job
+                .dead_letter_queue
+                .as_ref()
+                .map(|queue| (queue_url(queue), shown(queue))),
             parked: job.parked,
             parked_url: format!("parked?queue={}", encode(&job.queue)),
         }

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
+use seriatim::{
+    JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, QueueSettings, RetryPolicy,
+};
 
 use crate::support::{ANN, Shop, VIC, Work, eventually, get, post, serve, users};
 
@@ -153,16 +155,13 @@ async fn a_filter_redrives_and_discards_more_than_a_chunk() {
     sqlx::query(fail).bind(shop.poison).execute(shop.pool()).await.unwrap();
     let page = serve(shop.pool(), users()).await;
     let a = json!({"queue": "letters", "name": "a"});
-    let preview = json!({"matching": a, "dry_run": true});
-    let preview = post(page, "/api/v1/failed/redrive", ANN, &preview).await.json();
-    assert_eq!(preview["jobs"], 1_150, "{preview}");
     assert_eq!(ids(page, "queue=letters&limit=500").await.len(), 500);
 
     // As a program does it: again from `next` on, until there is none.
-    let all_of = async |verb: &str, matching: Value| {
+    let all_of = async |verb: &str, matching: Value, dry_run: bool| {
         let (mut after, mut jobs) = (None, 0);
         loop {
-            let mut body = json!({"matching": matching, "reason": "mended"});
+            let mut body = json!({"matching": matching, "reason": "mended", "dry_run": dry_run});
             body["matching"]["after"] = json!(after);
             let done = post(page, &format!("/api/v1/failed/{verb}"), ANN, &body).await;
             assert_eq!(done.status, 200, "{}", done.body);
@@ -173,14 +172,47 @@ async fn a_filter_redrives_and_discards_more_than_a_chunk() {
             }
         }
     };
-    assert_eq!(all_of("redrive", a.clone()).await, 1_150);
+    assert_eq!(all_of("redrive", a.clone(), true).await, 1_150);
+    assert_eq!(all_of("redrive", a.clone(), false).await, 1_150);
     assert!(ids(page, "queue=letters&name=a").await.is_empty());
-    assert_eq!(all_of("discard", json!({"queue": "letters"})).await, 1_150);
+    assert_eq!(all_of("discard", json!({"queue": "letters"}), false).await, 1_150);
     assert!(ids(page, "queue=letters").await.is_empty());
     let counts = shop.client.counts(shop.pool(), "letters").await.unwrap();
     assert_eq!((counts.queued, counts.cancelled), (1_150, 1_150));
     let again = json!({"matching": a, "reason": "twice"});
     assert_eq!(post(page, "/api/v1/failed/redrive", ANN, &again).await.status, 409);
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back() {
+    let shop = Shop::open(0).await;
+    let settings = QueueSettings::new("letters").dead_letter_queue(String::from("aside"));
+    shop.client.configure_queue(shop.pool(), settings).await.unwrap();
+    let mut all = Vec::new();
+    for group in ["a", "b", "a"] {
+        all.push(shop.enqueue("letters", group, "poison", "x").await);
+    }
+    work_off(&shop, 0).await;
+    let page = serve(shop.pool(), users()).await;
+    assert_eq!(ids(page, "").await, [vec![shop.poison], all.clone()].concat());
+    assert_eq!(ids(page, "queue=letters&within=hour").await, all);
+    assert_eq!(ids(page, "queue=letters&limit=2").await, all[..2]);
+    assert!(ids(page, "queue=aside").await.is_empty());
+    for (path, words) in [
+        ("/failed", "waits in <a href=\"queue?name=aside\">"),
+        ("/queue?name=letters", "<a href=\"failed?queue=letters\">dead letters</a> go to"),
+        (&format!("/job?id={}", all[0]), "<a href=\"failed?queue=letters\">"),
+    ] {
+        let body = get(page, path, VIC).await.body;
+        assert!(body.contains(words), "{path}: {body}");
+    }
+    let redrive = json!({"matching": {"queue": "letters", "group": "a"}, "reason": "mended"});
+    let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
+    assert_eq!(redriven.json()["jobs"], 2, "{}", redriven.body);
+    assert_eq!(ids(page, "queue=letters").await, [all[1]]);
+    let counts = shop.client.counts(shop.pool(), "letters").await.unwrap();
+    assert_eq!(counts.queued, 2);
     shop.close().await;
 }
 

@@ -1,0 +1,101 @@
+//! The arguments of `seriatim job`.
+
+use chrono::{DateTime, Utc};
+use clap::{Args, Subcommand};
+use seriatim::JobStatus;
+
+use crate::args::value::moment;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Job {
+    /// Show a job, its attempts, and what operators did with it.
+    Show {
+        /// The job's id.
+        id: i64,
+        /// Show the data and the result too.
+        #[arg(long)]
+        data: bool,
+    },
+    /// List jobs of a queue, the newest first.
+    List(JobList),
+    /// Cancel jobs: a queued one at once, a running one as soon as its worker sees it.
+    Cancel(Ids),
+    /// Queue failed or cancelled jobs again, in their old places.
+    Retry(Ids),
+    /// Give jobs up, and let their groups go on. They stay dead letters.
+    Skip(Ids),
+    /// End the runs of jobs: their workers drop the handlers. The attempts count.
+    Abort(Ids),
+    /// Make delayed jobs, and those that wait for a retry, due now.
+    RunNow(Ids),
+    /// Move queued jobs to another queue, to the end of their groups there.
+    ///
+    /// Each gets a new id, in the order of the old ones, and keeps all else; the old job ends as
+    /// cancelled. Dead letters can be redriven first.
+    #[command(after_help = "Examples:
+  seriatim job move 17 18 --to orders
+  seriatim job move --all --from ordres --to orders --dry-run")]
+    Move(MoveJobs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MoveJobs {
+    /// The jobs' ids.
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+    pub(crate) ids: Vec<i64>,
+    /// The queue to move them to.
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) to: String,
+    /// All queued jobs of the queue `--from`, group by group.
+    #[arg(long, requires = "from")]
+    pub(crate) all: bool,
+    /// The queue to move all jobs from.
+    #[arg(long, value_name = "QUEUE", requires = "all")]
+    pub(crate) from: Option<String>,
+    /// Only jobs of this group, with `--all`.
+    #[arg(long, requires = "all")]
+    pub(crate) group: Option<String>,
+    /// The most jobs, with `--all`, up to 10,000.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ids {
+    /// The jobs' ids.
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<i64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobList {
+    /// The queue.
+    pub(crate) queue: String,
+    /// Only jobs of this group.
+    #[arg(long)]
+    pub(crate) group: Option<String>,
+    /// Only jobs in this state: queued, started, parked, succeeded, failed or cancelled.
+    #[arg(long, value_name = "STATE", value_parser = job_status)]
+    pub(crate) status: Option<JobStatus>,
+    /// Only jobs of this name.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Only jobs with this id of their producer.
+    #[arg(long)]
+    pub(crate) reference: Option<String>,
+    /// Only jobs that were enqueued since: 2026-11-24T03:00:00Z, 2026-11-24 (UTC), or an age as 2h.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since: Option<DateTime<Utc>>,
+    /// Only jobs before this id: the next page.
+    #[arg(long, value_name = "ID")]
+    pub(crate) before: Option<i64>,
+    /// The most jobs, up to 1,000.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+}
+
+fn job_status(text: &str) -> Result<JobStatus, String> {
+    serde_json::from_value(text.into()).map_err(|_| {
+        String::from("the states are queued, started, parked, succeeded, failed and cancelled")
+    })
+}

@@ -1,0 +1,279 @@
+//! The arguments of the command line, a file for each family, as in `commands`. Values that several
+//! have are in `value.rs`.
+
+mod check_history;
+mod configure;
+mod dead_letters;
+mod enqueue;
+mod groups;
+mod jobs;
+mod migrate;
+mod move_task;
+mod nodes;
+mod parked;
+mod pause;
+mod purge;
+mod receive;
+mod serve;
+mod sqs;
+mod tail;
+mod value;
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use seriatim::Receipt;
+
+use crate::args::value::duration;
+
+pub(crate) use crate::args::check_history::CheckHistory;
+pub(crate) use crate::args::configure::Configure;
+pub(crate) use crate::args::dead_letters::DeadLetters;
+pub(crate) use crate::args::enqueue::Enqueue;
+pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
+pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
+pub(crate) use crate::args::migrate::Migrate;
+pub(crate) use crate::args::move_task::MoveTask;
+pub(crate) use crate::args::nodes::Nodes;
+pub(crate) use crate::args::parked::{Parked, ParkedUnits};
+pub(crate) use crate::args::pause::{Pause, Subject};
+pub(crate) use crate::args::purge::Purge;
+pub(crate) use crate::args::receive::Receive;
+pub(crate) use crate::args::serve::{Auth, Serve, Served};
+pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey};
+pub(crate) use crate::args::tail::Tail;
+pub(crate) use crate::args::value::{OrDefault, Span};
+
+/// The schema without `--schema`.
+pub(crate) const DEFAULT_SCHEMA: &str = "seriatim";
+
+/// See, explain and act on ordered job groups in PostgreSQL.
+///
+/// Exit codes: 0 done, 1 error, 2 usage, 3 nothing matched, 4 refused.
+#[derive(Debug, Parser)]
+#[command(
+    name = "seriatim",
+    version,
+    arg_required_else_help = true,
+    after_help = "A group is a lane: its jobs run one at a time, in order. When one stops:
+  seriatim doctor                        what is wrong, and what mends it
+  seriatim groups QUEUE --sort wait      which lanes wait, the longest first
+  seriatim lane QUEUE GROUP              why one stands, and what to do"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The flags that hold for every command.
+#[allow(clippy::struct_excessive_bools)] // Each is a flag of its own.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "For every command")]
+pub(crate) struct Global {
+    /// The database. Better by the environment: other users see the arguments of a process.
+    #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub(crate) database_url: Option<String>,
+    /// The schema of the tables.
+    #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = DEFAULT_SCHEMA)]
+    pub(crate) schema: String,
+    /// Print JSON: one object a line; errors as JSON to standard error.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Refuse every command that changes something.
+    #[arg(long, global = true)]
+    pub(crate) read_only: bool,
+    /// Do not ask: before several jobs are changed, or a queue is purged.
+    #[arg(long, short, global = true)]
+    pub(crate) yes: bool,
+    /// Show what a change would do, and change nothing.
+    #[arg(long, global = true)]
+    pub(crate) dry_run: bool,
+    /// Why: `log` and `job show` tell it later.
+    #[arg(long, global = true, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Who acts. Default: the user of the operating system.
+    #[arg(long, global = true, env = "SERIATIM_ACTOR", value_name = "NAME")]
+    pub(crate) actor: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make the schema and its tables, or bring them up to date.
+    Migrate(Migrate),
+    /// Look for what is wrong, and say what mends it.
+    ///
+    /// Exit code 1 if there is a problem.
+    Doctor,
+    /// List the queues.
+    Queues,
+    /// List the groups of a queue.
+    Groups(Groups),
+    /// Show one group: why it is where it is, and its jobs in order.
+    Lane(Lane),
+    /// Say why a job is where it is.
+    Explain {
+        /// The job's id.
+        job: i64,
+    },
+    /// Show, list and change jobs.
+    #[command(subcommand)]
+    Job(Job),
+    /// Pause a queue or a group: jobs that run go on, and no other begins.
+    Pause(Pause),
+    /// End the pause of a queue or a group.
+    Resume(Subject),
+    /// End the halt of a group: it goes on behind the job that failed.
+    Unhalt(GroupArgs),
+    /// Park a group: its next job ends as failed, and those behind it step aside with it.
+    Park(GroupArgs),
+    /// List, redrive and discard parked jobs.
+    #[command(subcommand)]
+    Parked(Parked),
+    /// List the dead letters of a queue (jobs that failed in it for good), the oldest first.
+    DeadLetters(DeadLetters),
+    /// Queue dead letters of a queue again, the oldest first.
+    ///
+    /// Those that wait in its dead-letter queue are moved back.
+    Redrive(DeadLetters),
+    /// Give dead letters of a queue up: they end as cancelled, and their groups go on.
+    Discard(DeadLetters),
+    /// Move what waits in a queue, so many jobs a second; or dead letters back.
+    #[command(subcommand)]
+    MoveTask(MoveTask),
+    /// Cancel all queued jobs of a queue or a group. Those that run go on.
+    Purge(Purge),
+    /// Show or change the settings of a queue.
+    Configure(Configure),
+    /// Enqueue a job, and print its id.
+    Enqueue(Enqueue),
+    /// Take jobs by hand, and print them with their receipts and data.
+    ///
+    /// A job that is taken is to be acked, nacked or extended before its visibility ends.
+    #[command(after_help = "Example:
+  receipt=$(seriatim --json receive orders | jq -r .receipt)
+  seriatim ack \"$receipt\"")]
+    Receive(Receive),
+    /// End a received job as succeeded.
+    Ack {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// The result to keep with the job.
+        #[arg(long, value_name = "JSON")]
+        result: Option<String>,
+    },
+    /// Give a received job back. The attempt counts.
+    Nack {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// In what time it is due again, as 90s or 5m. Default: by the backoff of the queue's
+        /// settings.
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        delay: Option<Duration>,
+        /// The error to keep with the job.
+        #[arg(long, value_name = "TEXT")]
+        error: Option<String>,
+    },
+    /// Extend the claim of a received job.
+    Extend {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// How long no other gets it, from now on: as 90s, 5m or 2h; 12 hours at most.
+        #[arg(value_name = "DURATION", value_parser = duration)]
+        visibility: Duration,
+    },
+    /// Follow the jobs of a queue as they begin and end, until Ctrl-C.
+    Tail(Tail),
+    /// List the processors, or say that a node is gone.
+    Nodes {
+        #[command(subcommand)]
+        command: Option<Nodes>,
+    },
+    /// Print the metrics of the fleet, as Prometheus reads them.
+    ///
+    /// They are counted if nobody has done so for 15 s; never with `--read-only`.
+    Metrics,
+    /// Serve the page; or with `sqs`, clients of Amazon SQS.
+    ///
+    /// The password or token is that of the environment variable `SERIATIM_SECRET`; without it one
+    /// is made and printed.
+    #[command(args_conflicts_with_subcommands = true)]
+    Serve(Serve),
+    /// Change who may use the server for clients of Amazon SQS.
+    #[command(subcommand)]
+    Sqs(Sqs),
+    /// List what operators did, the last first.
+    Log {
+        /// Only operations before this one: the next page.
+        #[arg(long, value_name = "ID")]
+        before: Option<i64>,
+        /// The most operations, up to 1,000.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Decide from a history of a queue whether its promises were kept. Needs no database.
+    ///
+    /// Exit code 1: a promise is broken. 2: the history cannot be read.
+    CheckHistory(CheckHistory),
+    /// Run a small shop on a private PostgreSQL, until Ctrl-C.
+    Demo,
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+impl Command {
+    /// Returns whether the command changes something in the database, as it is called.
+    pub(crate) fn changes(&self) -> bool {
+        match self {
+            Self::Migrate(migrate) => !migrate.check && !migrate.sql,
+            Self::Job(job) => !matches!(job, Job::Show { .. } | Job::List(_)),
+            Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
+            Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
+            Self::Configure(configure) => configure.changes(),
+            Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
+            Self::Serve(serve) => serve.what.is_some(),
+            Self::Sqs(Sqs::Key(key)) => !matches!(key, SqsKey::List),
+            Self::Doctor
+            | Self::Tail(_)
+            | Self::Metrics
+            | Self::Log { .. }
+            | Self::Queues
+            | Self::Groups(_)
+            | Self::Lane(_)
+            | Self::DeadLetters(_)
+            | Self::Explain { .. }
+            | Self::CheckHistory(_)
+            | Self::Demo
+            | Self::Completions { .. } => false,
+            Self::Pause(_)
+            | Self::Resume(_)
+            | Self::Unhalt(_)
+            | Self::Park(_)
+            | Self::Redrive(_)
+            | Self::Discard(_)
+            | Self::Purge(_)
+            | Self::Enqueue(_)
+            | Self::Receive(_)
+            | Self::Ack { .. }
+            | Self::Nack { .. }
+            | Self::Extend { .. } => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_arguments_contradict_nothing() {
+        Cli::command().debug_assert();
+    }
+}

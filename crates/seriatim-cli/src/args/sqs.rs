@@ -1,0 +1,52 @@
+//! The arguments of `seriatim serve sqs` and `sqs`.
+
+use std::net::SocketAddr;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServeSqs {
+    /// The address to listen on. TLS is for a proxy before it.
+    #[arg(long, default_value = "127.0.0.1:9324")]
+    pub(crate) listen: SocketAddr,
+    /// What the addresses of queues begin with, such as `https://sqs.example.com`. Default: `http://`
+    /// and the host that was asked.
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The account in the addresses and ARNs of queues, of 12 digits.
+    #[arg(long, default_value = "000000000000", value_name = "DIGITS")]
+    pub(crate) account: String,
+    /// The most connections to the database, for keys without a role.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) connections: u32,
+    /// Answer every request, whatever its signature. Only on a loopback address.
+    #[arg(long)]
+    pub(crate) anonymous: bool,
+    /// Serve a private PostgreSQL, for development and tests. It is removed at the end.
+    #[arg(long)]
+    pub(crate) embedded: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sqs {
+    /// Add, list and remove the keys that clients sign with.
+    #[command(subcommand)]
+    Key(SqsKey),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SqsKey {
+    /// Make a key, and print it.
+    Add {
+        /// The role of `PostgreSQL` that requests are carried out in. Default: that of the server.
+        #[arg(long)]
+        role: Option<String>,
+    },
+    /// List the keys, without their secrets.
+    List,
+    /// Remove a key: what is signed with it is refused from now on.
+    Remove {
+        /// The access key id.
+        access_key: String,
+    },
+}

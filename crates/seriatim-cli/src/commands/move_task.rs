@@ -1,0 +1,184 @@
+//! `seriatim move-task`: what waits in a queue, moved so many jobs a second; dead letters, moved
+//! back.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{MoveTask, MoveTaskStatus};
+use sqlx::PgConnection;
+use tokio::time::sleep;
+
+use crate::args;
+use crate::change::Effect;
+use crate::commands::pause::doubt;
+use crate::commands::queues::number;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{clock, count, program};
+use crate::output::{json, json_line, remark};
+use crate::session::Session;
+
+/// How long nobody moves anything, if nothing could be moved.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs a command about move tasks.
+pub(crate) async fn run(session: &Session, task: args::MoveTask) -> Result<(), Failure> {
+    match task {
+        args::MoveTask::Start { from, to, per_second } => {
+            start(session, &from, to.as_deref(), per_second).await
+        }
+        args::MoveTask::List { from } => list(session, from.as_deref()).await,
+        args::MoveTask::Cancel { task } => cancel(session, task).await,
+        args::MoveTask::Run => carry_on(session).await,
+    }
+}
+
+async fn start(
+    session: &Session,
+    from: &str,
+    to: Option<&str>,
+    per_second: Option<u32>,
+) -> Result<(), Failure> {
+    let client = &session.client;
+    let doubt = match to {
+        Some(to) => doubt(session, to).await?,
+        None => None,
+    };
+    let act = async |conn: &mut PgConnection| {
+        let id = client.start_move_task(&mut *conn, from, to, per_second).await?;
+        let tasks = client.move_tasks(conn, Some(from)).await?;
+        let task = tasks.into_iter().find(|task| task.id == id);
+        let task = task.ok_or_else(|| Failure::Error(format!("there is no move task {id}")))?;
+        if task.to_move.count == 0 {
+            return Err(nothing_waits(&task));
+        }
+        let mut sentence = in_words(&task);
+        if let Some(doubt) = &doubt {
+            _ = write!(sentence, "; {doubt}");
+        }
+        let asks = task.to_move.count > 1 || doubt.is_some();
+        Ok(Effect { sentence, asks, data: json::change("start_move_task", &task)? })
+    };
+    session.change(act).await?;
+    if !session.dry_run && !is_carried_on(session).await? {
+        let advice = format!("no processor lives: `{} move-task run` carries it on", program());
+        remark(session.form, &advice);
+    }
+    Ok(())
+}
+
+fn nothing_waits(task: &MoveTask) -> Failure {
+    let from = &task.from_queue;
+    Failure::NothingMatched(match task.to_queue {
+        Some(_) => format!("nothing waits in queue {from:?}"),
+        None => {
+            format!(
+                "no dead letter of another queue waits in queue {from:?}; --to moves what waits"
+            )
+        }
+    })
+}
+
+/// Returns what a task does, in a sentence.
+fn in_words(task: &MoveTask) -> String {
+    let jobs = number(task.to_move);
+    let noun = if task.to_move.count == 1 { "job" } else { "jobs" };
+    let to = match &task.to_queue {
+        Some(to) => format!("to queue {to:?}"),
+        None => String::from("back to where it came from as a dead letter"),
+    };
+    let rate = task.per_second.map(|rate| format!(", {rate} a second at most"));
+    format!(
+        "task {} moves {jobs} {noun} of queue {:?} {to}{}",
+        task.id,
+        task.from_queue,
+        rate.unwrap_or_default()
+    )
+}
+
+/// Returns whether a living processor may carry tasks on. Servers for SQS clients tell nobody.
+async fn is_carried_on(session: &Session) -> Result<bool, Failure> {
+    let processors = session.client.processors(&mut *session.read().await?).await?;
+    Ok(processors.iter().any(|processor| processor.alive))
+}
+
+async fn list(session: &Session, from: Option<&str>) -> Result<(), Failure> {
+    let tasks = session.client.move_tasks(&mut *session.read().await?, from).await?;
+    if tasks.is_empty() {
+        return Err(Failure::NothingMatched(String::from("there is no move task")));
+    }
+    if session.json() {
+        return tasks.iter().try_for_each(json_line);
+    }
+    let mut table = Table::new(&[
+        "#task",
+        "status",
+        "~from",
+        "~to",
+        "#a second",
+        "#moved",
+        "#of",
+        "started",
+        "ended",
+        "~error",
+    ]);
+    for task in tasks {
+        table.row([
+            task.id.to_string(),
+            task.status.to_string(),
+            task.from_queue,
+            task.to_queue.unwrap_or_else(|| String::from("(back)")),
+            task.per_second.map(|rate| rate.to_string()).unwrap_or_default(),
+            task.moved.to_string(),
+            number(task.to_move),
+            clock(task.started_at),
+            task.ended_at.map(clock).unwrap_or_default(),
+            task.failure.unwrap_or_default(),
+        ]);
+    }
+    table.print()
+}
+
+async fn cancel(session: &Session, task: i64) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        let moved = session.client.cancel_move_task(conn, task).await?;
+        let moved = moved
+            .ok_or_else(|| Failure::NothingMatched(format!("no move task {task} is running")))?;
+        let sentence = format!("task {task} ends; {} moved, and stay so", count(moved, "job"));
+        let data = json!({"action": "cancel_move_task", "task": task, "moved": moved});
+        Ok(Effect::new(sentence, 1, data))
+    };
+    session.change(act).await
+}
+
+/// Carries the running tasks on until they end. A dry run shows one batch of each.
+async fn carry_on(session: &Session) -> Result<(), Failure> {
+    let client = &session.client;
+    if running(session).await?.is_empty() {
+        return Err(Failure::NothingMatched(String::from("no move task is running")));
+    }
+    let mut moved = 0;
+    while !session.dry_run && !running(session).await?.is_empty() {
+        let mut tx = session.begin().await?;
+        let batch = client.run_move_tasks(&mut *tx).await?;
+        tx.commit().await?;
+        moved += batch;
+        if batch == 0 {
+            // A rate allows none yet, or a handler holds a group.
+            sleep(PAUSE).await;
+        }
+    }
+    if session.dry_run {
+        let mut tx = session.begin().await?;
+        moved = client.run_move_tasks(&mut *tx).await?;
+        tx.rollback().await?;
+    }
+    let sentence = format!("{} moved", count(moved, "job"));
+    session.tell(&Effect::new(sentence, moved, json!({"action": "run_move_tasks", "jobs": moved})))
+}
+
+async fn running(session: &Session) -> Result<Vec<MoveTask>, Failure> {
+    let tasks = session.client.move_tasks(&mut *session.read().await?, None).await?;
+    Ok(tasks.into_iter().filter(|task| task.status == MoveTaskStatus::Running).collect())
+}

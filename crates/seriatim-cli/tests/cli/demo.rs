@@ -1,0 +1,106 @@
+//! `seriatim demo`.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{DONE, ERROR, NOTHING, PATIENCE, get, ran};
+
+/// The closing scenario: the five faults of the demo, found and mended by commands alone.
+#[tokio::test]
+async fn the_faults_of_the_demo_are_mended_by_commands() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&first).unwrap();
+    let url = told["database_url"].as_str().unwrap().to_owned();
+    let shop = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        let ran = ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap());
+        (ran.code, ran.out + &ran.err)
+    };
+    // Waits until a command ends with this code, and says this.
+    let says = async |args: &[&str], code: i32, words: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (ended, said) = shop(args).await;
+            if ended == code && said.contains(words) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "{args:?}: not {words:?}, but: {said}");
+        }
+    };
+    let does = async |args: &[&str]| {
+        let (ended, said) = shop(args).await;
+        assert_eq!(ended, DONE, "{args:?}: {said}");
+    };
+
+    // The poisoned customer.
+    let halted = ["groups", "orders", "--state", "halted"];
+    says(&halted, DONE, "by job 1").await;
+    does(&["job", "skip", "1", "--reason", "refunded"]).await;
+    says(&halted, NOTHING, "").await;
+    // The hang: the sentence has the command that ends it.
+    let lane = ["lane", "orders", "customer-17"];
+    let hangs = says(&lane, DONE, "`seriatim job abort ").await;
+    let job = hangs.split_once("job abort ").unwrap().1.split_once('`').unwrap().0.to_owned();
+    does(&["job", "abort", &job]).await;
+    says(&lane, NOTHING, "has no unfinished job").await;
+    // The forgotten pause.
+    says(&["groups", "webhooks", "--state", "paused"], DONE, "customer-7").await;
+    does(&["resume", "webhooks", "customer-7"]).await;
+    // The queue that nobody serves.
+    says(&["queues"], DONE, "no living processor or receiver serves it").await;
+    does(&["job", "move", "--all", "--from", "weebhooks", "--to", "webhooks"]).await;
+    says(&["lane", "weebhooks", "customer-20"], NOTHING, "").await;
+    // The transaction that was left open.
+    let lane = ["lane", "orders", "customer-11"];
+    let locked = says(&lane, DONE, "pg_terminate_backend(").await;
+    let pid = locked.split_once("pg_terminate_backend(").unwrap().1.split_once(')').unwrap().0;
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let end = format!("select pg_terminate_backend({pid})");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(end)).execute(&pool).await.unwrap();
+    says(&lane, NOTHING, "has no unfinished job").await;
+    pool.close().await;
+    let pid = demo.id().unwrap().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_demo_tells_its_address_and_leaves_nothing() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let url = told["database_url"].as_str().unwrap().to_owned();
+    let page = get(told["page"].as_str().unwrap(), "").await;
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let shop = async |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while shop(&["groups", "orders", "--state", "halted"]).await.code != DONE {
+        assert!(Instant::now() < deadline, "the poisoned customer is not halted");
+    }
+    assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
+    // Of the fleet, and of the demo's own workers.
+    let scrape = get(&format!("{}metrics", told["page"].as_str().unwrap()), "").await;
+    for metric in ["seriatim_queue_jobs{", "seriatim_slot_wait_seconds_bucket{"] {
+        assert!(scrape.contains(metric), "{scrape}");
+    }
+    let pid = demo.id().unwrap().to_string();
+    let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    assert!(interrupted.success());
+    let ended = timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
+}

@@ -1,0 +1,177 @@
+//! `seriatim doctor`.
+
+use std::process::Stdio;
+
+use seriatim::testing::TestDatabase;
+use sqlx::postgres::PgConnectOptions;
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use crate::support::{Cli, DONE, ERROR, PATIENCE, REFUSED, ran};
+
+#[tokio::test]
+async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
+    let cli = Cli::new().await;
+    let fine = cli.ends(DONE, &["doctor"]).await;
+    for check in ["clock", "pooler", "wake-ups", "vacuum horizon", "rights", "dead rows"] {
+        assert!(fine.out.contains(&format!("ok       {check}: ")), "{check}: {}", fine.out);
+    }
+
+    // Due for long, and nobody serves the queue.
+    let pool = cli.database.pool();
+    let id = cli.enqueue("ann").await;
+    let long_ago = "update seriatim.job set run_at = now() - interval '1 h', turn_at = now() - interval '1 h' where id = $1";
+    sqlx::query(long_ago).bind(id).execute(pool).await.unwrap();
+    sqlx::raw_sql("drop function seriatim.this_server()").execute(pool).await.unwrap();
+    let wrong = ran(cli.command(&["doctor", "--json"]).output().await.unwrap());
+    assert_eq!(wrong.code, ERROR, "{}", wrong.err);
+    let findings = wrong.json();
+    let of = |check: &str| {
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("{check}: {findings:?}"))
+    };
+    assert_eq!(of("schema")["level"], "problem");
+    assert!(of("schema")["sentence"].as_str().unwrap().contains("this_server"), "{findings:?}");
+    assert_eq!(of("processors")["level"], "problem");
+    assert!(of("processors")["sentence"].as_str().unwrap().contains("no living processor"));
+    assert!(of("processors")["mend"].is_string());
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_needs_no_schema() {
+    let cli = Cli::new().await;
+    let other = ["--schema", "it's other"];
+    let missing = cli.ends(ERROR, &[&other[..], &["doctor"]].concat()).await;
+    let migrate = r"seriatim --schema 'it'\''s other' migrate";
+    assert!(missing.out.contains(&format!("-> {migrate}\n")), "{}", missing.out);
+    // Advice keeps the schema, of this program and of the library.
+    let check = cli.ends(REFUSED, &[&other[..], &["migrate", "--check"]].concat()).await;
+    assert!(check.err.contains(migrate), "{}", check.err);
+    cli.ends(DONE, &[&other[..], &["migrate"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["enqueue", "orders", "--group", "ann"]].concat()).await;
+    cli.ends(DONE, &[&other[..], &["pause", "orders", "ann"]].concat()).await;
+    let lane = cli.ends(DONE, &[&other[..], &["lane", "orders", "ann"]].concat()).await;
+    let resume = r"`seriatim --schema 'it'\''s other' resume orders ann`";
+    assert!(lane.out.contains(resume), "{}", lane.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_tells_a_role_what_it_may_not_do() {
+    let cli = Cli::new().await;
+    let role = format!("cli_{}", cli.database.name());
+    let make = format!("create role {role} login; grant usage on schema seriatim to {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(make)).execute(cli.database.pool()).await.unwrap();
+    let url = cli.database.url().replace("://postgres@", &format!("://{role}@"));
+    if cli.database.server().is_private() {
+        let asked = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
+        assert!(asked.out.contains("may not see jobs"), "{}{}", asked.out, asked.err);
+        // Without a look at the tables there is nothing to call fine.
+        assert_eq!(asked.code, ERROR, "{}", asked.out);
+        let refused =
+            ran(cli.command(&["queues"]).env("DATABASE_URL", url).output().await.unwrap());
+        assert_eq!(refused.code, REFUSED, "{}", refused.err);
+        assert!(refused.err.contains("docs/roles.sql"), "{}", refused.err);
+    }
+    let server = cli.database.server().clone();
+    cli.remove().await;
+    let other = TestDatabase::create_on(&server).await.unwrap();
+    let drop = format!("drop role {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(other.pool()).await.unwrap();
+    other.remove().await.unwrap();
+}
+
+/// Without a PgBouncer here it is skipped.
+#[tokio::test]
+async fn doctor_sees_a_transaction_pooler() {
+    let cli = Cli::new().await;
+    if !cli.database.server().is_private() {
+        return cli.remove().await;
+    }
+    let server: PgConnectOptions = cli.database.url().parse().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = folder.path().join("pgbouncer.ini");
+    let text = format!(
+        "[databases]\n* = host={} port={} user={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+         default_pool_size = 4\nignore_startup_parameters = extra_float_digits\n",
+        server.get_host(),
+        server.get_port(),
+        server.get_username(),
+    );
+    std::fs::write(&settings, text).unwrap();
+    let folder_is_seen = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), folder_is_seen).unwrap();
+    let mut pooler = Command::new("pgbouncer");
+    // It refuses to run as root.
+    pooler.arg("-u").arg("nobody").arg(&settings).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut pooler) = pooler.kill_on_drop(true).spawn() else {
+        println!("skipped: there is no pooler here");
+        return cli.remove().await;
+    };
+    let url =
+        format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", cli.database.name());
+    let through = async |args: &[&str]| {
+        ran(cli.command(args).env("DATABASE_URL", &url).output().await.unwrap())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let mut reached = false;
+    while !reached && Instant::now() < deadline && pooler.try_wait().unwrap().is_none() {
+        reached = through(&["migrate", "--check"]).await.code == DONE;
+    }
+    if !reached {
+        println!("skipped: the pooler does not run here");
+        return cli.remove().await;
+    }
+    let found = through(&["doctor", "--json"]).await.json();
+    let pooler = found.iter().find(|finding| finding["check"] == "pooler").unwrap();
+    assert_eq!(pooler["level"], "problem", "{found:?}");
+    // All other commands work.
+    for args in
+        [&["enqueue", "orders", "--group", "ann"][..], &["queues"], &["lane", "orders", "ann"]]
+    {
+        let done = through(args).await;
+        assert_eq!(done.code, DONE, "{args:?}: {}", done.err);
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_blocked_lane_is_named_with_the_session_that_blocks_it() {
+    let cli = Cli::new().await;
+    let pool = cli.database.pool();
+    let job = cli.enqueue("ann").await;
+    let long_ago = format!(
+        "update seriatim.job set flagged = false, run_at = now() - interval '1 h', turn_at = run_at;
+         insert into seriatim.queue_group (queue, group_id, ready_at, head_id, rechecks) \
+         values ('orders', 'ann', now() + interval '1 s', {job}, 6)"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(long_ago)).execute(pool).await.unwrap();
+    let mut open = pool.begin().await.unwrap();
+    let lock = "set local application_name = 'psql of bob'; select 1 from seriatim.job for update";
+    sqlx::raw_sql(lock).execute(&mut *open).await.unwrap();
+    let pid: i32 =
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *open).await.unwrap();
+    // Shorter ones are claims.
+    let deadline = Instant::now() + PATIENCE;
+    let found = loop {
+        let found = cli.run(&["doctor", "--json"]).await.json();
+        let found = found.into_iter().find(|finding| finding["check"] == "blocked lanes").unwrap();
+        if found["level"] == "problem" {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "{found}");
+    };
+    let sentence = found["sentence"].as_str().unwrap();
+    for words in ["group \"ann\"", "due for 60 min", &format!("session {pid} (\"psql of bob\")")] {
+        assert!(sentence.contains(words), "{words}: {sentence}");
+    }
+    let mend = found["mend"].as_str().unwrap();
+    assert!(mend.contains(&format!("pg_terminate_backend({pid})")), "{mend}");
+    let groups = cli.ends(DONE, &["groups", "orders", "--sort", "wait"]).await.out;
+    assert!(groups.contains("locked by another transaction"), "{groups}");
+    open.rollback().await.unwrap();
+    cli.remove().await;
+}

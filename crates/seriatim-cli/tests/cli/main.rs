@@ -1,0 +1,21 @@
+//! The command line, as it is built, against a private PostgreSQL. A file for each family of commands.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod changes;
+mod check_history;
+mod dead_letters;
+mod demo;
+mod doctor;
+mod json;
+mod lists;
+mod migrate;
+mod moves;
+mod purge;
+mod receive;
+mod serve;
+mod stopped;
+mod support;
+mod tail;
+mod terminal;
+mod usage;

@@ -1,0 +1,59 @@
+//! Jobs by hand: enqueue, receive, ack.
+
+use serde_json::json;
+use seriatim::{JobStatus, OutOfAttempts};
+
+use crate::support::{Cli, DONE, NOTHING, USAGE};
+
+#[tokio::test]
+async fn a_script_enqueues_receives_and_acks() {
+    let cli = Cli::new().await;
+    let file = std::env::temp_dir().join(format!("seriatim-cli-{}.json", std::process::id()));
+    std::fs::write(&file, r#"{"from": "file"}"#).unwrap();
+    let argument = format!("@{}", file.display());
+    let enqueue = ["enqueue", "orders", "--group", "ann", "--data", &argument];
+    cli.ends(DONE, &[&enqueue[..], &["--dry-run"]].concat()).await;
+    cli.ends(NOTHING, &["receive", "orders"]).await;
+    let first = cli.json(&enqueue).await[0]["job"].clone();
+    std::fs::remove_file(&file).unwrap();
+    let enqueue = ["enqueue", "orders", "--dedup-id", "x", "--data", "-7"];
+    assert_eq!(cli.json(&enqueue).await[0]["duplicate"], false);
+    assert_eq!(cli.json(&enqueue).await[0]["duplicate"], true);
+    let bad = cli.ends(USAGE, &["enqueue", "orders", "--data", "{secret}"]).await;
+    assert!(!bad.err.contains("secret}"), "{}", bad.err);
+
+    let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
+    assert_eq!((&received[0]["id"], &received[0]["data"]["from"]), (&first, &json!("file")));
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    cli.ends(DONE, &["extend", receipt, "5m"]).await;
+    cli.ends(DONE, &["nack", receipt, "--error", "the bank is closed"]).await;
+    cli.ends(NOTHING, &["ack", receipt]).await;
+    let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;
+    cli.ends(DONE, &["ack", receipt, "--result", "[1]"]).await;
+    assert_eq!(cli.status(first.as_i64().unwrap()).await, JobStatus::Succeeded);
+    assert!(cli.ends(DONE, &["receive", "orders"]).await.out.contains("-7"));
+    cli.ends(USAGE, &["ack", "4711"]).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn an_empty_receive_says_why() {
+    let cli = Cli::new().await;
+    let why = async |args: &[&str], words: &str| {
+        let nothing = cli.ends(NOTHING, &[&["receive", "orders"], args].concat()).await;
+        assert!(nothing.out.is_empty() && nothing.err.contains(words), "{words}: {}", nothing.err);
+    };
+    why(&[], "it has no job at all").await;
+    cli.enqueue("ann").await;
+    cli.enqueue("ann").await;
+    cli.fail(OutOfAttempts::Halt).await;
+    why(&[], "1 of its groups halted").await;
+    why(&["--group", "ann"], "`seriatim job retry 1`").await;
+    cli.ends(DONE, &["enqueue", "orders", "--delay", "1h"]).await;
+    why(&[], "1 of its jobs not due yet").await;
+    cli.ends(DONE, &["pause", "orders", "--reason", "the bank moves"]).await;
+    why(&[], "paused for 0 s (the bank moves); `seriatim resume orders` ends that").await;
+    cli.remove().await;
+}

@@ -1,0 +1,85 @@
+//! `seriatim serve`: the page, SQS clients, and their keys.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::support::{Cli, DONE, NOTHING, PATIENCE, REFUSED, USAGE, get};
+
+#[tokio::test]
+async fn the_page_is_served_to_those_who_prove_who_they_are() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let mut serve = cli.command(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    serve.env("SERIATIM_SECRET", "secret").stdout(Stdio::piped());
+    let mut serve = serve.spawn().unwrap();
+    let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    assert_eq!(told["generated_secret"], Value::Null);
+    let address = told["url"].as_str().unwrap();
+    let closed = get(address, "").await;
+    assert!(closed.starts_with("HTTP/1.1 401"), "{closed}");
+    // operator:secret
+    let page = get(address, "Authorization: Basic b3BlcmF0b3I6c2VjcmV0\r\n").await;
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("orders"), "{page}");
+    serve.kill().await.unwrap();
+
+    let open = ["serve", "--listen", "0.0.0.0:0", "--auth", "none"];
+    cli.ends(USAGE, &open).await;
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn sqs_is_served_on_a_private_server() {
+    let mut sqs = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    sqs.args(["serve", "sqs", "--embedded", "--listen", "127.0.0.1:0", "--json"]);
+    sqs.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut sqs = sqs.spawn().unwrap();
+    let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let endpoint = told["endpoint"].as_str().unwrap();
+    let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
+    assert!(made.contains("<QueueUrl>http://localhost"), "{made}");
+    let pid = sqs.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let ended = timeout(PATIENCE, sqs.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+#[tokio::test]
+async fn keys_of_sqs_clients_are_added_listed_and_removed() {
+    let cli = Cli::new().await;
+    let made = cli.ends(DONE, &["sqs", "key", "add", "--json"]).await.json().remove(0);
+    let key = made["access_key"].as_str().unwrap();
+    assert!(made["secret"].as_str().unwrap().len() >= 32);
+    let listed = cli.ends(DONE, &["sqs", "key", "list", "--json"]).await;
+    assert_eq!(
+        (&listed.json()[0]["access_key"], &listed.json()[0]["role"]),
+        (&json!(key), &json!(null))
+    );
+    assert!(!listed.out.contains(made["secret"].as_str().unwrap()));
+    assert!(cli.ends(DONE, &["sqs", "key", "list"]).await.out.contains("the server's role"));
+    cli.ends(REFUSED, &["sqs", "key", "add", "--role", "no such role"]).await;
+    cli.ends(REFUSED, &["--read-only", "sqs", "key", "remove", key]).await;
+    cli.ends(DONE, &["sqs", "key", "remove", key]).await;
+    cli.ends(NOTHING, &["sqs", "key", "remove", key]).await;
+    let open = ["serve", "sqs", "--anonymous", "--listen", "0.0.0.0:0"];
+    assert!(cli.ends(USAGE, &open).await.err.contains("loopback"));
+    for (option, odd, advice) in [
+        ("--account", "12", "must be 12 digits"),
+        ("--public-url", "sqs.example.com", "such as https://sqs.example.com"),
+        ("--public-url", "https://sqs.example.com/?a=b", "without a user, a query"),
+    ] {
+        // Before anything is started.
+        for more in ["--embedded", "--anonymous"] {
+            let refused = cli.ends(USAGE, &["serve", "sqs", more, option, odd]).await;
+            assert!(refused.err.contains(advice), "{}", refused.err);
+        }
+    }
+    cli.remove().await;
+}

@@ -1,0 +1,42 @@
+//! Arguments that cannot be used.
+
+use serde_json::Value;
+
+use crate::support::{Cli, DONE, ERROR, USAGE, ran};
+
+#[tokio::test]
+async fn usage_is_code_2_and_a_missing_database_code_1() {
+    let cli = Cli::new().await;
+    for args in [&["frobnicate"][..], &["groups"], &["job", "show", "x"], &["nack", "1.2"]] {
+        cli.ends(USAGE, args).await;
+    }
+    let none = ran(cli.command(&["queues"]).env_remove("DATABASE_URL").output().await.unwrap());
+    assert_eq!(none.code, USAGE, "{}", none.err);
+    let away = "postgres://nobody@127.0.0.1:1/none";
+    let away = ran(cli.command(&["queues"]).env("DATABASE_URL", away).output().await.unwrap());
+    assert_eq!(away.code, ERROR, "{}", away.err);
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(cli.ends(DONE, &["completions", shell]).await.out.contains("seriatim"));
+    }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn wrong_values_are_told_their_forms() {
+    let cli = Cli::new().await;
+    for limit in ["-1", "0", "1001"] {
+        let wrong = cli.ends(USAGE, &["job", "list", "orders", "--limit", limit]).await;
+        assert!(wrong.err.contains("1..=1000") && !wrong.err.contains("tip"), "{}", wrong.err);
+    }
+    let wrong = cli.ends(USAGE, &["job", "list", "orders", "--since", "yesterday"]).await;
+    for form in ["2026-11-24T03:00:00Z", "a day in UTC as 2026-11-24", "2h"] {
+        assert!(wrong.err.contains(form), "{}", wrong.err);
+    }
+    let wrong = cli.ends(USAGE, &["--json", "job", "list", "orders", "--limit", "-1"]).await;
+    let error: Value = serde_json::from_str(wrong.err.trim()).unwrap();
+    assert_eq!(error["code"], USAGE);
+    // A group may have such a name.
+    cli.enqueue("-1").await;
+    cli.ends(DONE, &["lane", "orders", "-1"]).await;
+    cli.remove().await;
+}

@@ -1,0 +1,47 @@
+//! A purge from the page.
+
+use seriatim::Client;
+use sqlx::PgPool;
+
+use crate::action::effect::{Effect, count};
+use crate::app::App;
+use crate::error::WebError;
+
+/// Purges in small transactions, so its preview is the number of jobs that are unfinished now.
+pub(in crate::action) async fn purge(
+    app: &App,
+    client: &Client,
+    queue: &str,
+    group: Option<&str>,
+    dry_run: bool,
+) -> Result<Effect, WebError> {
+    let of = group.map_or_else(|| format!("queue {queue:?}"), |group| format!("group {group:?}"));
+    if dry_run {
+        let queued = queued(app, queue, group).await?;
+        return Ok(Effect::of(format!(
+            "All queued jobs of {of} are cancelled ({queued} are unfinished). Running and parked \
+             ones are left alone. This cannot be undone."
+        )));
+    }
+    let pool: &PgPool = &app.writes;
+    let purged = match group {
+        Some(group) => client.purge_group(pool, queue, group).await?,
+        None => client.purge(pool, queue).await?,
+    };
+    let message = format!(
+        "{} of {of} were cancelled; {} ran and were left alone, {} were locked.",
+        count(purged.cancelled),
+        purged.running,
+        purged.locked
+    );
+    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::of(message) })
+}
+
+async fn queued(app: &App, queue: &str, group: Option<&str>) -> Result<String, WebError> {
+    let queued = if let Some(group) = group {
+        app.client.group(&app.reads, queue, group).await?.map(|group| group.depth)
+    } else {
+        crate::data::queue(app, queue).await?.map(|queue| queue.jobs.queued)
+    };
+    Ok(queued.map_or_else(|| String::from("0"), |queued| queued.to_string()))
+}
