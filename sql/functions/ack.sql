@@ -14,24 +14,49 @@
 create or replace function ack(receipt text, result jsonb default null) returns text
 language plpgsql volatile
 set search_path from current
-set lock_timeout = {lock_timeout}
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_mergejoin = off set enable_hashjoin = off set jit = off
+{pinned}
 as $$
-#variable_conflict use_column
 declare
   shown record;
-  held record;
 begin
   perform check_isolation('ack');
   select * into shown from parse_receipt(receipt);
-  select * into held from receive_hold(shown.job, shown.token, true);
-  if held.state <> 'held' then
-    return held.state;
+  return (settle_receipts('ack', array[shown.job], array[shown.token], array[ack.result::text], null, null))[1];
+end $$;
+
+-- Acks the jobs of receipts, as far as they are held. Returns what each receipt came to.
+create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[]) returns text[]
+language plpgsql volatile
+as $$
+declare
+  held record;
+  jobs bigint[];
+  done text[];
+  written bigint;
+  claims uuid[];
+  ended bigint[];
+begin
+  held := receive_hold(of_jobs, tokens, true);
+  select array_agg(h.job), array_agg(h.result) into jobs, done
+  from unnest(of_jobs, results, held.states) h(job, result, state) where h.state = 'held';
+  if jobs is null then
+    return held.states;
   end if;
-  perform from succeed(array[shown.job], array[ack.result::text], true);
-  if held.of_group is not null then
-    perform receive_pass(held.of_queue, held.of_group, shown.token, shown.job);
+  perform from succeed(jobs, done, true);
+  get diagnostics written = row_count;
+  select array_agg(c.token order by c.job), array_agg(c.job order by c.job) into claims, ended
+  from (
+    select h.token, max(h.job) as job from unnest(of_jobs, tokens, held.groups, held.states) h(job, token, name, state)
+    where h.state = 'held' and h.name is not null group by h.token) c;
+  if claims is not null then
+    perform receive_pass(claims, ended);
   end if;
-  return 'done';
+  if written < cardinality(jobs) then
+    -- A receipt that comes again is stale then.
+    select array_agg(case when r.state = 'held' and r.nth > 1 then 'stale' else r.state end order by r.place) into held.states
+    from (
+      select r.state, r.place, row_number() over (partition by r.job order by r.place) as nth
+      from unnest(of_jobs, held.states) with ordinality r(job, state, place)) r;
+  end if;
+  return array_replace(held.states, 'held', 'done');
 end $$;

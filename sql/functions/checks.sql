@@ -44,6 +44,16 @@ begin
   end if;
 end $$;
 
+create or replace function check_delay(given interval) returns void
+language plpgsql immutable
+as $$
+begin
+  if given < interval '0' or given > interval '100 years' then
+    raise exception 'the delay is %, it must be from 0 to 100 years', given
+      using errcode = '22023', hint = 'Leave it out for at once.';
+  end if;
+end $$;
+
 create or replace function check_headers(given jsonb) returns void
 language plpgsql immutable
 as $$

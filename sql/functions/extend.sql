@@ -4,27 +4,35 @@
 create or replace function extend(receipt text, visibility interval) returns text
 language plpgsql volatile
 set search_path from current
-set lock_timeout = {lock_timeout}
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_mergejoin = off set enable_hashjoin = off set jit = off
+{pinned}
 as $$
 declare
   shown record;
-  held record;
 begin
   perform check_isolation('extend');
   select * into shown from parse_receipt(receipt);
   perform check_visibility(visibility);
-  select * into held from receive_hold(shown.job, shown.token, false);
-  if held.state <> 'held' then
-    return held.state;
-  end if;
-  if held.of_group is null then
-    update job j set lease_until = clock_timestamp() + visibility, suspect = null where j.id = shown.job;
-  else
+  return (settle_receipts('extend', array[shown.job], array[shown.token], null, visibility, null))[1];
+end $$;
+
+-- Extends the claims of receipts, as far as they are held. Returns what each receipt came to.
+create or replace function extend_receipts(of_jobs bigint[], tokens uuid[], visibility interval) returns text[]
+language plpgsql volatile
+as $$
+declare
+  held record;
+begin
+  held := receive_hold(of_jobs, tokens, false);
+  update job j set lease_until = clock_timestamp() + visibility, suspect = null
+  from unnest(of_jobs, held.groups, held.states) h(job, name, state)
+  where h.state = 'held' and h.name is null and j.id = any (array[h.job]);
+  if cardinality(array_remove(held.groups, null)) > 0 then
     perform receiver_may_retire();
     update queue_group g set ready_at = clock_timestamp() + visibility, suspect = null
-    where g.queue = held.of_queue and g.group_id = held.of_group;
+    from (select distinct h.token from unnest(tokens, held.groups, held.states) h(token, name, state)
+        where h.state = 'held' and h.name is not null) claimed
+      cross join lateral (select g.ctid as line from queue_group g where g.claim = claimed.token limit 1) locked
+    where g.ctid = locked.line;
   end if;
-  return 'done';
+  return array_replace(held.states, 'held', 'done');
 end $$;

@@ -20,7 +20,7 @@ begin
     limit 100 for no key update skip locked
   loop
     perform return_jobs(of_queue, turn.group_id, turn.job_id, turn.last);
-    perform pass_turn(turn.claim, of_queue, turn.group_id, null);
+    perform pass_turns(array[turn.claim], array[null::bigint]);
   end loop;
   update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
     run_at = clock_timestamp(), turn_at = clock_timestamp(), {free_job}

@@ -6,34 +6,59 @@
 create or replace function nack(receipt text, delay interval default null, error text default null) returns text
 language plpgsql volatile
 set search_path from current
-set lock_timeout = {lock_timeout}
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_mergejoin = off set enable_hashjoin = off set jit = off
+{pinned}
 as $$
-#variable_conflict use_column
 declare
-  message constant text := coalesce(error, 'given back by its receiver');
+  shown record;
+begin
+  perform check_isolation('nack');
+  select * into shown from parse_receipt(receipt);
+  perform check_delay(delay);
+  return (settle_receipts('nack', array[shown.job], array[shown.token], null, delay, error))[1];
+end $$;
+
+-- Gives back the jobs of receipts, as far as they are held; with `forgive` the attempts are not
+-- held against them. The last of a group comes first, as those behind a job go back with it.
+-- Returns what each receipt came to.
+create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text, forgive boolean)
+returns text[]
+language plpgsql volatile
+as $$
+declare
+  states text[] := '{}';
   shown record;
   held record;
+begin
+  for shown in
+    select r.* from unnest(of_jobs, tokens) with ordinality r(job, token, place) order by r.job desc
+  loop
+    held := receive_hold(array[shown.job], array[shown.token], false);
+    states[shown.place] := held.states[1];
+    if held.states[1] = 'held' then
+      if forgive then
+        update job j set attempts_forgiven = attempts_forgiven + 1 where j.id = shown.job;
+      end if;
+      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'));
+      states[shown.place] := 'done';
+    end if;
+  end loop;
+  return states;
+end $$;
+
+-- Gives back a job of a receiver. Its row is locked, and its group's by the token.
+create or replace function give_back(of_job bigint, token uuid, delay interval, message text) returns void
+language plpgsql volatile
+as $$
+declare
   wait interval := delay;
   j job;
   turn queue_group;
   attempt_limit integer;
 begin
-  perform check_isolation('nack');
-  select * into shown from parse_receipt(receipt);
-  if wait < interval '0' or wait > interval '100 years' then
-    raise exception 'the delay is %, it must be from 0 to 100 years', wait
-      using errcode = '22023', hint = 'Leave it out for at once.';
-  end if;
-  select * into held from receive_hold(shown.job, shown.token, false);
-  if held.state <> 'held' then
-    return held.state;
-  end if;
-  select x.* into j from job x where x.id = shown.job;
-  if held.of_group is not null then
-    select g.* into turn from queue_group g where g.queue = held.of_queue and g.group_id = held.of_group;
-    perform return_jobs(held.of_queue, held.of_group, j.id + 1, turn.batch_end);
+  select x.* into j from job x where x.id = of_job;
+  if j.group_id is not null then
+    select g.* into turn from queue_group g where g.queue = j.queue and g.group_id = j.group_id;
+    perform return_jobs(j.queue, j.group_id, j.id + 1, turn.batch_end);
   end if;
   if wait is null then
     -- Doubled with each attempt, up to the cap.
@@ -57,17 +82,16 @@ begin
   else
     perform receive_end(j.id, 'failed', 'error', message);
     -- A group is halted as a whole: what came before and is not acked yet goes back.
-    if held.of_group is not null
+    if j.group_id is not null
       and (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue'
     then
-      perform return_jobs(held.of_queue, held.of_group, turn.job_id, j.id - 1);
+      perform return_jobs(j.queue, j.group_id, turn.job_id, j.id - 1);
     end if;
-    if receive_dead_letter(held.of_queue, held.of_group, j.id, message) then
-      return 'done';
+    if receive_dead_letter(j.queue, j.group_id, j.id, message) then
+      return;
     end if;
   end if;
-  if held.of_group is not null then
-    perform receive_pass(held.of_queue, held.of_group, shown.token, null);
+  if j.group_id is not null then
+    perform receive_pass(array[token], array[null::bigint]);
   end if;
-  return 'done';
 end $$;

@@ -96,7 +96,7 @@ begin
       perform receive_end(of_job, 'cancelled', 'cancelled', null);
       cancelled := cancelled + 1;
     end loop;
-    perform receive_pass(of_queue, turn.group_id, turn.claim, null);
+    perform receive_pass(array[turn.claim], array[null::bigint]);
   end loop;
   for of_job in
     select j.id from job j

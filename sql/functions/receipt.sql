@@ -18,93 +18,112 @@ begin
   token := split_part(receipt, '.', 2);
 end $$;
 
--- From here on, until `end_holds`, all receipts of this transaction together wait half a second for
--- rows that other transactions have: a thousand of them would wait for minutes.
-create or replace function begin_holds() returns void
-language sql volatile
-as $$
-  select set_config('seriatim.hold_until', extract(epoch from clock_timestamp() + interval '0.5 s')::text, true)
-$$;
-
-create or replace function end_holds() returns void
-language sql volatile
-as $$
-  select set_config('seriatim.hold_until', '', true)
-$$;
-
--- Locks the rows of a receipt: the group's by its token, then the job's. Skipped is not lost: only
--- a plain read that shows another token makes it stale. `state`: held, stale, or busy (another
--- transaction has had a row for half a second). Of many receipts the first to find a row locked
--- waits for all: see `begin_holds`.
+-- Settles receipts: what acks, extends, nacks and releases have in common. `verb` is ack, extend,
+-- nack or release. Returns what each receipt came to: done, stale, or busy (another transaction has
+-- had its rows for half a second).
 --
--- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
--- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
--- a group is held until it is received again: nobody waits for its turn.
-create or replace function receive_hold(of_job bigint, token uuid, late boolean, out state text, out of_queue text, out of_group text)
+-- If a row is locked, all that this call has locked and written is rolled back before it waits:
+-- another call may have that row, and wait for one of these. All is one subtransaction. A row that
+-- is locked in one and written behind it would get a multixact.
+create or replace function settle_receipts(verb text, of_jobs bigint[], tokens uuid[], results text[], wait interval, message text)
+returns text[]
 language plpgsql volatile
 as $$
 declare
-  until constant timestamptz := coalesce(
-    to_timestamp(nullif(current_setting('seriatim.hold_until', true), '')::float8), clock_timestamp() + interval '0.5 s');
+  until constant timestamptz := clock_timestamp() + interval '0.5 s';
+  pause float8 := 0.005;
+  states text[];
 begin
   loop
-    select j.queue, j.group_id into of_queue, of_group from job j where j.id = of_job;
-    if of_group is null then
-      perform from job j where j.id = of_job and j.claim = token and (late or not {over_j})
-        and j.finished_at is null and j.status not in ('queued', 'parked') for no key update skip locked;
-      if found then
-        state := 'held';
-        return;
+    begin
+      states := case verb
+        when 'ack' then ack_receipts(of_jobs, tokens, results)
+        when 'extend' then extend_receipts(of_jobs, tokens, wait)
+        else nack_receipts(of_jobs, tokens, wait, message, verb = 'release') end;
+      if 'busy' = any (states) and clock_timestamp() < until then
+        raise sqlstate 'SQ000';
       end if;
-      perform from job j where j.id = of_job and j.claim = token and (late or not {over_j})
-        and j.finished_at is null and j.status not in ('queued', 'parked');
-    else
-      perform from queue_group g where g.queue = of_queue and g.group_id = of_group and g.claim = token and not {over_g}
-        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id) for no key update skip locked;
-      if found then
-        perform from job j where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
-        for no key update skip locked;
-        if found then
-          state := 'held';
-          return;
-        end if;
-      end if;
-      perform from queue_group g join job j on j.id = of_job and j.finished_at is null
-          and j.status not in ('queued', 'parked')
-      where g.queue = of_queue and g.group_id = of_group and g.claim = token and not {over_g}
-        and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
+      return states;
+    exception when lock_not_available or sqlstate 'SQ000' then
+      states := array_fill('busy'::text, array[cardinality(of_jobs)]);
+    end;
+    if clock_timestamp() >= until then
+      return states;
     end if;
-    if not found then
-      state := 'stale';
-      return;
-    end if;
-    exit when clock_timestamp() >= until;
-    perform pg_sleep(0.005);
+    perform pg_sleep(pause * (0.5 + random()));
+    pause := least(pause * 2, 0.05);
   end loop;
-  state := 'busy';
-exception when lock_not_available then
-  state := 'busy';
 end $$;
 
--- Passes on a claim when one of its jobs has ended or went back: it keeps the rest of its jobs, or
--- the turn ends. The group's row is locked. `ended` is the job, if it has ended.
-create or replace function receive_pass(of_queue text, of_group text, token uuid, ended bigint) returns void
+-- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,
+-- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. Of the
+-- held, and of those alone, `groups` has the group; null: the job has none.
+--
+-- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
+-- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
+-- a group is held until it is received again: no other job waits for its turn.
+create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, out states text[], out groups text[])
+language plpgsql volatile
+as $$
+declare
+  of_queues text[];
+  of_groups text[];
+begin
+  select array_agg(g.queue), array_agg(g.group_id) into of_queues, of_groups
+  from unnest(of_jobs, tokens) r(job, token)
+  left join lateral (
+    select g.queue, g.group_id from queue_group g
+    where g.claim = r.token and not {over_g} and r.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+    limit 1 for no key update of g skip locked) g on true;
+  -- By a snapshot younger than those locks.
+  select array_agg(j.group_id), array_agg(case when j.id is not null then 'held' end) into groups, states
+  from unnest(of_jobs, tokens, of_queues, of_groups) r(job, token, queue, name)
+  left join lateral (
+    select j.id, j.group_id from job j
+    where j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
+      and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
+        else j.queue = r.queue and j.group_id = r.name end
+    limit 1 for no key update of j skip locked) j on true;
+  if array_position(states, null) is not null then
+    select array_agg(coalesce(r.state, case when j.id is null then 'stale' else 'busy' end)) into states
+    from unnest(of_jobs, tokens, states) r(job, token, state)
+    left join lateral (
+      select j.id from job j left join lateral (
+        select g.queue, g.group_id from queue_group g
+        where g.claim = r.token and not {over_g} and r.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+        limit 1) g on true
+      where r.state is null and j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
+        and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
+          else j.queue = g.queue and j.group_id = g.group_id end
+      limit 1) j on true;
+  end if;
+end $$;
+
+-- Passes on claims of which jobs have ended or went back: a claim keeps the rest of its jobs, or
+-- its turn ends. The groups' rows are locked. `ended` is the last job of each that has ended; null:
+-- none has.
+create or replace function receive_pass(claims uuid[], ended bigint[]) returns void
 language plpgsql volatile
 as $$
 declare
   may_retire constant boolean := receiver_may_retire();
-  left_first bigint;
-  left_last bigint;
-  left_count bigint;
+  over uuid[];
+  over_ended bigint[];
 begin
-  -- A claim of one job has none left.
-  select min(b.id), max(b.id), count(*) into left_first, left_last, left_count
-  from queue_group g, batch_jobs(of_queue, of_group, g.job_id, g.batch_end) b(id)
-  where g.claim = token;
-  if left_count = 0 then
-    perform pass_turn(token, of_queue, of_group, case when may_retire then ended end);
-  else
-    update queue_group g set job_id = left_first, batch_end = left_last, batch_size = left_count
-    where g.claim = token;
+  with claimed as materialized (
+    select g.ctid as line, c.token, c.ended, rest.* from unnest(claims, ended) c(token, ended)
+    cross join lateral (
+      select g.ctid, g.queue, g.group_id, g.job_id, g.batch_end from queue_group g where g.claim = c.token limit 1) g
+    -- A claim of one job has none left.
+    cross join lateral (
+      select min(b.id) as first, max(b.id) as last, count(*) as size
+      from batch_jobs(g.queue, g.group_id, g.job_id, g.batch_end) b(id)) rest),
+  kept as (
+    update queue_group g set job_id = claimed.first, batch_end = claimed.last, batch_size = claimed.size
+    from claimed where g.ctid = claimed.line and claimed.size > 0)
+  select array_agg(c.token), array_agg(case when may_retire then c.ended end) into over, over_ended
+  from claimed c where c.size = 0;
+  if over is not null then
+    perform pass_turns(over, over_ended);
   end if;
 end $$;

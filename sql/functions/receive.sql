@@ -45,11 +45,43 @@ begin
         tokens := tokens || token;
       elsif not receive_refuse(claimed.jobs[i], claimed.dispositions[i]) then
         -- It may be in the dead-letter queue now.
-        perform pass_turn(token, of_queue, j.group_id, null) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
+        perform pass_turns(array[token], array[null::bigint]) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
       end if;
     end loop;
     exit when cardinality(jobs) >= n or 'run' = all (claimed.dispositions);
   end loop;
+end $$;
+
+-- Keeps no group in two answers of `n` jobs each: the jobs that would begin an answer behind others
+-- of their group are queued again. Returns the others, and their tokens.
+create or replace function cut_answers(n integer, inout jobs bigint[], inout tokens uuid[]) returns record
+language plpgsql volatile
+as $$
+declare
+  place integer := 0;
+  last uuid;
+  kept integer[] := '{}';
+  cut integer[] := '{}';
+begin
+  for i in 1..cardinality(jobs) loop
+    if place = n then
+      place := 0;
+    end if;
+    if place = 0 and tokens[i] = last then
+      cut := cut || i;
+    else
+      kept := kept || i;
+      place := place + 1;
+    end if;
+    last := tokens[i];
+  end loop;
+  if cut <> '{}' then
+    perform unclaim(array(select jobs[c.i] from unnest(cut) c(i)));
+    perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]))
+    from (select array(select distinct tokens[c.i] from unnest(cut) c(i)) as tokens) c;
+    jobs := array(select jobs[k.i] from unnest(kept) k(i));
+    tokens := array(select tokens[k.i] from unnest(kept) k(i));
+  end if;
 end $$;
 
 -- Receives up to `n` jobs (at most 1000; of one named group at most 10): the heads of the groups
@@ -64,6 +96,9 @@ end $$;
 -- alone, so that the next death is charged to the right one. With the queue's `strict_visibility`
 -- there is no grace, and its jobs come together again.
 --
+-- With `requests` it receives for several clients at once, up to `n` jobs for each. Together these
+-- are at most 1000. The first `n` rows are for the first, and so on: no group is in two of these.
+--
 -- A call that repeats an `attempt_id` within 5 minutes gets the same jobs with the same receipts,
 -- for the whole visibility again, as far as their claims still stand. If none does, it is a new
 -- receive.
@@ -73,13 +108,11 @@ end $$;
 -- row is among what is locked.
 create or replace function receive(
   queue text, n integer default 1, visibility interval default '30 s', group_id text default null,
-  attempt_id text default null, together boolean default false
+  attempt_id text default null, together boolean default false, requests integer default 1
 ) returns setof received
 language plpgsql volatile
 set search_path from current
-set lock_timeout = {lock_timeout}
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_mergejoin = off set enable_hashjoin = off set jit = off
+{pinned}
 as $$
 #variable_conflict use_column
 declare
@@ -90,6 +123,7 @@ declare
   jobs bigint[] := '{}';
   tokens uuid[] := '{}';
   earlier receive_attempt;
+  states text[];
 begin
   perform check_isolation('receive');
   perform check_queue(of_queue);
@@ -99,6 +133,13 @@ begin
   if n is null or n < 1 or n > job_limit then
     raise exception 'n is %, it must be from 1 to %', coalesce(n::text, 'null'), job_limit
       using errcode = '22023', hint = 'Receive again for more.';
+  end if;
+  if requests is null or requests < 1 or requests > 1000 / n then
+    raise exception 'requests is %, for % jobs each it must be from 1 to %', coalesce(requests::text, 'null'), n, 1000 / n
+      using errcode = '22023', hint = 'Receive again for more.';
+  elsif requests > 1 and (of_group is not null or of_attempt is not null) then
+    raise exception 'several requests are received for, and a group or an attempt id is given'
+      using errcode = '22023', hint = 'Leave requests out: both are of one.';
   end if;
   if current_setting('seriatim.held', true) = of_queue then
     raise exception 'this transaction holds a job of queue %, which receive could return', of_queue
@@ -122,17 +163,19 @@ begin
       for update skip locked);
     select a.* into earlier from receive_attempt a
     where a.queue = of_queue and a.attempt_id = of_attempt and a.expires_at > clock_timestamp();
-    for i in 1..coalesce(cardinality(earlier.jobs), 0) loop
-      if extend(earlier.jobs[i] || '.' || earlier.tokens[i], visibility) = 'done' then
-        jobs := jobs || earlier.jobs[i];
-        tokens := tokens || earlier.tokens[i];
-      end if;
-    end loop;
+    if earlier.jobs is not null then
+      states := settle_receipts('extend', earlier.jobs, earlier.tokens, null, visibility, null);
+      select coalesce(array_agg(e.job), '{}'), coalesce(array_agg(e.token), '{}') into jobs, tokens
+      from unnest(earlier.jobs, earlier.tokens, states) e(job, token, state) where e.state = 'done';
+    end if;
   end if;
 
   if jobs = '{}' then
     begin
-      select c.jobs, c.tokens into jobs, tokens from receive_claim(of_queue, n, visibility, of_group, coalesce(receive.together, false)) c;
+      select c.jobs, c.tokens into jobs, tokens from receive_claim(of_queue, n * requests, visibility, of_group, coalesce(receive.together, false)) c;
+      if requests > 1 then
+        select c.jobs, c.tokens into jobs, tokens from cut_answers(n, jobs, tokens) c;
+      end if;
     exception when lock_not_available then
       -- A statement was about to wait for another transaction. What it had locked is free again.
       return;

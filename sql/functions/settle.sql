@@ -47,48 +47,57 @@ begin
   return {schema}.is_paused(of_queue, of_group);
 end $$;
 
--- Passes the turn of a claim whose group's row this transaction has locked. The claim's jobs up to
--- `ended` have ended; if it is null, the claim's job is unfinished and keeps its place. Returns
--- `drained` if no job is left and the group's row is gone, else `passed`.
-create or replace function {schema}.pass_turn(with_token uuid, of_queue text, of_group text, ended bigint) returns text
+-- Passes the turns of claims whose groups' rows this transaction has locked. The jobs of a claim up
+-- to its `ended` have ended; if that is null, its job is unfinished and keeps its place. Returns how
+-- many of the groups have no job left: their rows are gone.
+create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) returns integer
 language plpgsql volatile
 as $$
 declare
-  next_priority smallint; line tid[];
+  lines tid[]; priorities smallint[]; drained tid[]; passed integer;
 begin
-  if ended is null then
-    select h.priority into next_priority from {schema}.job h
-    where h.queue = of_queue
-      and (h.group_id, h.id) >= (of_group, (select g.head_id from {schema}.queue_group g where g.claim = with_token))
-      and h.group_id <= of_group and h.status in ('queued', 'started')
-    order by h.group_id, h.id limit 1;
-  else
-    select h.priority into next_priority from {schema}.job h
-    where h.queue = of_queue and (h.group_id, h.id) > (of_group, ended) and h.group_id <= of_group
+  select array_agg(g.ctid), array_agg(next.priority), array_agg(g.ctid) filter (where next.id is null and c.ended is not null)
+    into lines, priorities, drained
+  from unnest(tokens, ended) c(claim, ended)
+  join lateral (
+    select g.ctid, g.queue, g.group_id, g.head_id from {schema}.queue_group g where g.claim = c.claim limit 1) g on true
+  left join lateral (
+    select h.id, h.priority from {schema}.job h
+    where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id)) and h.group_id <= g.group_id
       and h.status in ('queued', 'started')
-    order by h.group_id, h.id limit 1;
-    if not found then
-      -- Nothing has written the row before. The lock fails while an adopter shares the row.
-      line := array(select g.ctid from {schema}.queue_group g where g.claim = with_token for update skip locked);
-      if line <> '{}' and {schema}.retire(line) then
-        return 'drained';
-      end if;
-    end if;
+    order by h.group_id, h.id limit 1) next on true;
+  if cardinality(lines) is distinct from cardinality(tokens) then
+    raise 'groups are not as their worker has locked them' using errcode = 'no_data_found';
+  end if;
+  if drained is not null then
+    -- Nothing has written these rows before. The lock fails while an adopter shares a row.
+    perform {schema}.retire(array(
+      select g.ctid from {schema}.queue_group g where g.ctid = any (drained) for update skip locked));
   end if;
   update {schema}.queue_group g set
     {free_group},
-    ready_at = clock_timestamp() - {priority_aging} * coalesce(next_priority, 0)
-  where g.claim = with_token;
-  if not found then
-    raise 'group % is not as its worker has locked it', of_group using errcode = 'no_data_found';
-  end if;
-  return 'passed';
+    ready_at = clock_timestamp() - {priority_aging} * coalesce(passed.priority, 0)
+  from unnest(lines, priorities) passed(line, priority)
+  where g.ctid = passed.line;
+  get diagnostics passed = row_count;
+  return cardinality(tokens) - passed;
+end $$;
+
+-- Queues started jobs again as if they had not been claimed: they were not begun.
+create or replace function {schema}.unclaim(jobs bigint[]) returns void
+language plpgsql volatile
+as $$
+begin
+  update {schema}.job j set
+    status = 'queued', attempts = j.attempts - 1,
+    last_started_at = case when j.attempts > 1 then j.last_started_at end
+  where j.id = any (jobs) and j.finished_at is null and j.status not in ('queued', 'parked');
 end $$;
 
 -- Settles the success of a job whose rows this transaction has locked. With jobs `behind` it the
 -- claim stays for them (`stays`), unless the queue or the group is paused. Then those go back as if
--- they had not been claimed, and the turn ends. Else returns as `pass_turn` does; `drained` for a
--- job without a group.
+-- they had not been claimed, and the turn ends. Else returns `passed`; `drained` if no job is left,
+-- or if it has no group.
 create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text, keep boolean, behind bigint[])
 returns text
 language plpgsql volatile
@@ -108,70 +117,37 @@ begin
     if not {schema}.is_paused(of_queue, of_group) then
       return 'stays';
     end if;
-    update {schema}.job j set
-      status = 'queued', attempts = j.attempts - 1,
-      last_started_at = case when j.attempts > 1 then j.last_started_at end
-    where j.id = any (behind) and j.finished_at is null and j.status not in ('queued', 'parked');
+    perform {schema}.unclaim(behind);
   end if;
-  return {schema}.pass_turn(with_token, of_queue, of_group, of_job);
+  return case when {schema}.pass_turns(array[with_token], array[of_job]) > 0 then 'drained' else 'passed' end;
 end $$;
 
--- Settles many claims of groups, all of whose jobs have succeeded: `succeed`, and `pass_turn` for a
--- set, in four statements for all. `jobs[firsts[n]:lasts[n]]` are those of the n-th claim, and
--- `last_jobs` the last of each. Returns the claims that it settled: others are stale, or their rows
--- are locked for a moment. This transaction must not have written the groups' rows before.
-create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], firsts integer[], lasts integer[],
-  jobs bigint[], results text[], of_claims uuid[], keep boolean)
+-- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of each.
+-- Returns the claims that it settled: others are stale, or their rows are locked for a moment. This
+-- transaction must not have written the groups' rows before.
+create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[],
+  of_claims uuid[], keep boolean)
 returns setof uuid
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  locked uuid[];
+  locked uuid[]; ended bigint[];
 begin
   -- The lock that a delete needs. An adopter that shares a row has it skipped.
-  select array_agg(g.claim) into locked from unnest(tokens) claimed(claim)
+  select array_agg(g.claim), array_agg(claimed.job_id) into locked, ended from unnest(tokens, last_jobs) claimed(claim, job_id)
   join lateral (
     select g.claim from {schema}.queue_group g
     where g.claim = claimed.claim limit 1 for update of g skip locked) g on true;
   if locked is null then
     return;
   end if;
-  -- By a snapshot younger than the locks. The claims' own jobs are unfinished still. Most groups
-  -- have a job behind the claim's, and nothing else is looked up then.
-  with claimed as materialized (
-    select t.* from unnest(tokens, last_jobs, firsts, lasts) t(claim, job_id, first, last)
-    where t.claim = any (locked)
-  ), ours as materialized (
-    select g.ctid, next.priority,
-      next.id is null and (
-        select u.id from {schema}.job u
-        where u.queue = g.queue and u.group_id = g.group_id and u.status in ('queued', 'started')
-          and u.id <> all (jobs[claimed.first:claimed.last])
-        limit 1) is null as drained
-    from claimed
-    join lateral (
-      select g.queue, g.group_id, g.ctid from {schema}.queue_group g
-      where g.claim = claimed.claim limit 1) g on true
-    left join lateral (
-      select h.id, h.priority from {schema}.job h
-      where h.queue = g.queue and (h.group_id, h.id) > (g.group_id, claimed.job_id) and h.group_id <= g.group_id
-        and h.status in ('queued', 'started')
-      order by h.group_id, h.id limit 1) next on true
-  ), passed as (
-    update {schema}.queue_group g set
-      {free_group},
-      ready_at = clock_timestamp() - {priority_aging} * coalesce(ours.priority, 0)
-    from ours
-    where g.ctid = ours.ctid and not ours.drained
-  )
-  delete from {schema}.queue_group g
-  where g.halted_at is null and g.ctid = any (array(select ctid from ours where drained));
   perform from (
     select array_agg(done.id) as jobs, array_agg(done.result) as results
     from unnest(jobs, results, of_claims) done(id, result, claim)
     where done.claim = any (locked)) done,
     {schema}.succeed(done.jobs, done.results, keep);
+  perform {schema}.pass_turns(locked, ended);
   return query select unnest(locked);
 end $$;
 

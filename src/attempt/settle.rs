@@ -146,7 +146,7 @@ impl ClaimedTurn {
             done.push(UnrecordedSuccess { job: self.claim.job, result: result.to_owned() });
             let paused = store.record_earlier(conn, queue, group, &done, self.queue.keep).await?;
             if paused {
-                store.end_turn(conn, queue, &self.claim).await?;
+                store.end_turn(conn, &self.claim).await?;
             } else {
                 store.clear_suspicion(conn, &self.claim, lease).await?;
             }

@@ -170,7 +170,7 @@ impl ClaimedTurn {
             return Ok(SettleAttempt::Stays { paused });
         }
         let Some(held) = held.filter(|_| !earlier_only) else {
-            store.end_turn(conn, &self.queue.name, &self.claim).await?;
+            store.end_turn(conn, &self.claim).await?;
             return Ok(SettleAttempt::Passed);
         };
         if let Unrecorded::Result(result) = unrecorded {

@@ -36,6 +36,7 @@ pub struct Receive {
     group: Option<String>,
     attempt_id: Option<String>,
     together: bool,
+    requests: u32,
 }
 
 impl Receive {
@@ -48,6 +49,7 @@ impl Receive {
             group: None,
             attempt_id: None,
             together: false,
+            requests: 1,
         }
     }
 
@@ -76,6 +78,14 @@ impl Receive {
     /// groups if that is fewer than asked for.
     pub fn together(mut self, together: bool) -> Self {
         self.together = together;
+        self
+    }
+
+    /// Receives for several clients at once: up to [`max`](Self::max) jobs for each, at most 1000
+    /// together. The first `max` jobs are for the first, and so on: no group is in two of these.
+    /// Not with a [`group`](Self::group) or an [`attempt_id`](Self::attempt_id). Default 1.
+    pub fn requests(mut self, requests: u32) -> Self {
+        self.requests = requests;
         self
     }
 
@@ -327,7 +337,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         what: Receive,
     ) -> Result<Vec<Received>, ReceiveError> {
-        let Receive { queue, limit, visibility, group, attempt_id, together } = what;
+        let Receive { queue, limit, visibility, group, attempt_id, together, requests } = what;
         for (field, text) in [
             ("queue", Some(&queue)),
             ("group", group.as_ref()),
@@ -347,6 +357,7 @@ impl Client {
                 group: group.as_deref(),
                 attempt_id: attempt_id.as_deref(),
                 together,
+                requests: i32::try_from(requests).unwrap_or(i32::MAX),
             };
             let rows = self.store.receive(executor, arguments);
             rows.await?.into_iter().map(decode_row).collect::<Result<Vec<_>, ReceiveError>>()

@@ -26,6 +26,7 @@ mod plans;
 mod prefetch;
 mod presence;
 mod producers;
+mod receipts;
 mod requests;
 mod retire;
 mod skip_locked;

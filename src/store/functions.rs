@@ -101,8 +101,25 @@ const START: &str = "update {schema}.job j set
 const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
+/// The settings that pin the plans of the library's statements, and limit their waits. Generic plans:
+/// `PostgreSQL` takes those with the arguments' values to be cheaper, and plans each call anew.
+const PINNED: [(&str, &str); 8] = [
+    ("plan_cache_mode", "'force_generic_plan'"),
+    ("enable_seqscan", "'off'"),
+    ("enable_bitmapscan", "'off'"),
+    ("enable_sort", "'off'"),
+    ("enable_mergejoin", "'off'"),
+    ("enable_hashjoin", "'off'"),
+    ("jit", "'off'"),
+    ("lock_timeout", "{lock_timeout}"),
+];
+
+fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
+    PINNED.map(|(name, value)| setting(name, value)).join(between)
+}
+
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 38] {
+fn constants() -> [(&'static str, String); 40] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -129,6 +146,8 @@ fn constants() -> [(&'static str, String); 38] {
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),
         ("{retry_soon}", seconds(RETRY_SOON)),
+        ("{pinned}", pinned(|name, value| format!("set {name} = {value}"), " ")),
+        ("{pin}", pinned(|name, value| format!("set_config('{name}', {value}, true)"), ", ")),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),

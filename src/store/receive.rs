@@ -15,7 +15,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5, $6");
+    RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5, $6, $7");
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
@@ -41,6 +41,7 @@ pub(crate) struct ReceiveArguments<'a> {
     pub(crate) group: Option<&'a str>,
     pub(crate) attempt_id: Option<&'a str>,
     pub(crate) together: bool,
+    pub(crate) requests: i32,
 }
 
 /// A row that `receive` returned.
@@ -81,10 +82,11 @@ impl Store {
         executor: impl PgExecutor<'_>,
         arguments: ReceiveArguments<'_>,
     ) -> Result<Vec<ReceivedRow>, sqlx::Error> {
-        let ReceiveArguments { queue, limit, visibility, group, attempt_id, together } = arguments;
+        let ReceiveArguments { queue, limit, visibility, group, attempt_id, together, requests } =
+            arguments;
         let receive =
             self.query(&RECEIVE).bind(queue.to_owned()).bind(limit).bind(visibility.as_secs_f64());
-        let receive = receive.bind(group).bind(attempt_id).bind(together);
+        let receive = receive.bind(group).bind(attempt_id).bind(together).bind(requests);
         let rows = receive.fetch_all(executor).await?;
         rows.iter().map(received_row).collect()
     }

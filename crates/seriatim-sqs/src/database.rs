@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::{Client, Receipt, Receive, ReceiveError, Received};
+use seriatim::{Client, Receipt, ReceiveError, Received};
 use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
@@ -401,14 +401,6 @@ impl Database {
     }
 
     /// Receives messages.
-    pub(crate) async fn receive(
-        &self,
-        pool: &PgPool,
-        what: Receive,
-    ) -> Result<Vec<Received>, SqsError> {
-        self.client.receive(pool, what).await.map_err(refusal)
-    }
-
     /// Releases messages that were received for a client that is gone.
     pub(crate) async fn release(&self, pool: &PgPool, unseen: &[Received]) -> Result<(), SqsError> {
         if unseen.is_empty() {
@@ -463,6 +455,12 @@ fn queue(row: &PgRow) -> Result<Queue, sqlx::Error> {
         created_at: time(3)?,
         modified_at: time(4)?,
     })
+}
+
+/// Returns whether a call of a receiver has done nothing: the database said so, and did not just go
+/// away.
+pub(crate) fn is_undone(error: &ReceiveError) -> bool {
+    !matches!(error, ReceiveError::Database(error) if error.as_database_error().is_none())
 }
 
 /// What a call of a receiver was refused with.

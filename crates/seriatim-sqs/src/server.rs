@@ -22,10 +22,10 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 use crate::auth::{self, Caller};
+use crate::coalesce::Coalescers;
 use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
-use crate::lines::AllLines;
 use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
 use crate::service::{Request, Service};
@@ -118,10 +118,11 @@ pub async fn serve(
         return Err(ServeError::NotLoopback(address));
     }
     let database = Arc::new(Database::open(pool, config.client.clone()).await?);
+    let waiting = Arc::new(Waiting::default());
     let service = Arc::new(Service {
-        lines: AllLines::new(&database),
+        coalescers: Coalescers::new(&database, &waiting),
         database,
-        waiting: Waiting::default(),
+        waiting,
         account: config.account.clone(),
     });
     let server = Arc::new(Server {

@@ -50,15 +50,16 @@ impl Scene {
         }
     }
 
-    /// Waits until `pid` waits for a lock of that type ("advisory" is the gate).
+    /// Waits until `pid` waits for that event: a type of locks ("advisory" is the gate), or
+    /// "PgSleep".
     pub(in crate::interleavings) async fn until_waits(&self, pid: i32, event: &str) {
         let sql = format!(
-            "select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Lock' \
+            "select count(*) from pg_stat_activity where pid = {pid} \
              and wait_event = '{event}'"
         );
         let deadline = Instant::now() + PATIENCE;
         while self.number(&sql).await == 0 {
-            assert!(Instant::now() < deadline, "{pid} does not wait for {event} lock");
+            assert!(Instant::now() < deadline, "{pid} does not wait for {event}");
             // The database has no event for this.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -13,7 +13,7 @@ use crate::store::store::Store;
 
 statements! {
     SETTLE_SUCCESSES = |names| names.sql(
-        "select {settle_successes}($1, $2, $3, $4, $5, $6, $7, $8)",
+        "select {settle_successes}($1, $2, $3, $4, $5, $6)",
     );
     SETTLE_UNGROUPED_SUCCESSES = |names| names.sql(
         "select {settle_ungrouped_successes}($1, $2, $3, $4)",
@@ -51,7 +51,6 @@ impl Store {
         self.settle_groups(conn, claims, keep).await
     }
 
-    /// `first` and `last` say which of all jobs are a claim's.
     async fn settle_groups(
         &self,
         conn: &mut PgConnection,
@@ -60,23 +59,25 @@ impl Store {
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let (mut tokens, mut turns) = (Vec::new(), Vec::new());
         let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        let place = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         for Succeeded { claim, earlier, result, .. } in claims {
             tokens.push(claim.token);
             turns.push(claim.job);
-            first.push(place(jobs.len() + 1));
             for done in *earlier {
                 jobs.push(done.job);
                 results.push(done.result.as_str());
             }
             jobs.push(claim.job);
             results.push(result);
-            last.push(place(jobs.len()));
             of.resize(jobs.len(), claim.token);
         }
-        let settle = self.query(&SETTLE_SUCCESSES).bind(tokens).bind(turns).bind(first).bind(last);
-        let settle = settle.bind(jobs).bind(results).bind(of).bind(keep);
+        let settle = self
+            .query(&SETTLE_SUCCESSES)
+            .bind(tokens)
+            .bind(turns)
+            .bind(jobs)
+            .bind(results)
+            .bind(of)
+            .bind(keep);
         read(settle.fetch_all(conn).await?)
     }
 }

@@ -60,7 +60,7 @@ statements! {
         "$3",
     );
 
-    PASS_TURN = |names| names.sql("select {pass_turn}($1, $2, $3, $4)");
+    PASS_TURN = |names| names.sql("select {pass_turns}(array[$1], array[$2::bigint])");
 
     /// Frees the group and halts it.
     HALT = |names| names.sql_with(
@@ -156,7 +156,7 @@ impl Store {
         );
         // A group that has another job is not drained.
         let ended = (ends && !followed && claim.followers.is_empty()).then_some(claim.job);
-        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group).bind(ended);
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(ended);
         pass.execute(conn).await.map(drop)
     }
 
@@ -165,15 +165,14 @@ impl Store {
     pub(crate) async fn end_turn(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
         claim: &Claim,
     ) -> Result<(), sqlx::Error> {
         self.requeue_unstarted(conn, claim).await?;
-        let Some(group) = &claim.group else {
+        if claim.group.is_none() {
             return Ok(());
-        };
-        let pass = self.query(&PASS_TURN).bind(claim.token).bind(queue).bind(group);
-        pass.bind(None::<i64>).execute(conn).await.map(drop)
+        }
+        let pass = self.query(&PASS_TURN).bind(claim.token).bind(None::<i64>);
+        pass.execute(conn).await.map(drop)
     }
 
     /// Halts the group, or parks the jobs behind the failed one; returns whether the turn is not to

@@ -291,9 +291,53 @@ async fn drained_groups_are_not_due() {
         enqueue(pool, "q", group, 1).await;
     }
     let received = receive(pool, Receive::new("q").max(3)).await;
-    let receipts: Vec<_> = received.iter().map(|job| job.receipt).collect();
-    client.ack_many(pool, &receipts).await.unwrap();
+    // Only the first ack of a transaction deletes its group's row.
+    let mut tx = pool.begin().await.unwrap();
+    for job in &received {
+        client.ack(&mut *tx, &job.receipt).await.unwrap();
+    }
+    tx.commit().await.unwrap();
     let rows: i64 = value(pool, "select count(*) from seriatim.queue_group").await;
     assert!(rows > 0, "this is of no use");
     assert_eq!(client.queues(pool).await.unwrap()[0].oldest_due, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_requests_are_received_for_and_share_no_group() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    for group in ["a", "b", "c", "d"] {
+        for n in 0..4 {
+            enqueue(pool, "q", group, n).await;
+        }
+    }
+    let what = Receive::new("q").max(5).together(true).requests(3);
+    let received = receive(pool, what.clone()).await;
+    let groups: String = received.iter().map(|job| job.group.as_deref().unwrap()).collect();
+    // What would begin an answer behind others of its group stays.
+    assert_eq!(groups, "aaaabccccd");
+    for (job, n) in received.iter().zip([0, 1, 2, 3, 0, 0, 1, 2, 3, 0]) {
+        assert_eq!((&job.data, job.attempt), (&json!(n), 1));
+    }
+    let started = jobs_where(pool, "status = 'started'").await;
+    let untouched = jobs_where(pool, "status = 'queued' and attempts = 0").await;
+    assert_eq!((started, untouched), (10, 6));
+    assert!(receive(pool, what.clone()).await.is_empty(), "their groups are taken");
+    let receipts: Vec<_> = received.iter().map(|job| job.receipt).collect();
+    assert!(client.ack_many(pool, &receipts).await.unwrap().iter().all(Result::is_ok));
+    let rest = receive(pool, what).await;
+    let rest: Vec<_> =
+        rest.iter().map(|job| format!("{}{}", job.group.as_deref().unwrap(), job.data)).collect();
+    assert_eq!(rest, ["b1", "b2", "b3", "d1", "d2"]);
+
+    for (what, why) in [
+        (Receive::new("q").requests(0), "from 1 to 1000"),
+        (Receive::new("q").max(300).requests(4), "from 1 to 3"),
+        (Receive::new("q").requests(u32::MAX), "from 1 to 1000"),
+        (Receive::new("q").requests(2).group("a"), "a group or an attempt id is given"),
+        (Receive::new("q").requests(2).attempt_id("x"), "a group or an attempt id is given"),
+    ] {
+        let error = client.receive(pool, what).await.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
 }

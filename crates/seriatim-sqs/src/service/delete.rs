@@ -102,12 +102,16 @@ impl Request {
         asked: Vec<Asked<()>>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
         let receipts: Vec<Receipt> = asked.iter().flatten().map(|(receipt, ..)| *receipt).collect();
-        let mut done =
-            if receipts.is_empty() { vec![] } else { self.lines().deletes.ask(receipts).await? };
+        let mut done = if receipts.is_empty() {
+            vec![]
+        } else {
+            self.coalescers().deletes.ask(receipts).await?
+        };
         let renewed = self.renewed(queue, &done).await?;
         if !renewed.is_empty() {
             let (places, receipts): (Vec<usize>, Vec<Receipt>) = renewed.into_iter().unzip();
-            for (place, answer) in places.into_iter().zip(self.lines().deletes.ask(receipts).await?)
+            for (place, answer) in
+                places.into_iter().zip(self.coalescers().deletes.ask(receipts).await?)
             {
                 done[place] = answer;
             }

@@ -16,10 +16,10 @@ use serde_json::Value;
 use sqlx::PgPool;
 
 use crate::auth::Caller;
+use crate::coalesce::{Coalescers, OfRole};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
-use crate::lines::{AllLines, Lines};
 use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
@@ -31,8 +31,8 @@ const CHANGES_QUEUE: [&str; 4] =
 /// What all requests share.
 pub(crate) struct Service {
     pub(crate) database: Arc<Database>,
-    pub(crate) lines: AllLines,
-    pub(crate) waiting: Waiting,
+    pub(crate) coalescers: Coalescers,
+    pub(crate) waiting: Arc<Waiting>,
     pub(crate) account: String,
 }
 
@@ -106,9 +106,9 @@ impl Request {
         self.database().pool_of(&self.caller)
     }
 
-    /// The lines of the caller's role.
-    fn lines(&self) -> Lines {
-        self.service.lines.of(&self.caller)
+    /// The coalescers of the caller's role.
+    fn coalescers(&self) -> Arc<OfRole> {
+        self.service.coalescers.of(&self.caller)
     }
 
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {

@@ -1,15 +1,14 @@
 //! Receives: jobs become messages.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
-use seriatim::{Receive, Received};
-use tokio::sync::oneshot;
+use seriatim::Received;
 
 use crate::auth::check_key;
+use crate::coalesce::Receiving;
 use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{ReceiveMessage, in_range};
@@ -46,19 +45,21 @@ impl Request {
             let seconds = number.unwrap_or_else(|| queue.number(setting));
             Duration::from_secs(seconds.unsigned_abs())
         };
-        let mut what = Receive::new(&queue.name)
-            .max(most.and_then(|most| most.try_into().ok()).unwrap_or(1))
-            .visibility(seconds(visibility, "VisibilityTimeout"))
-            .together(queue.is_fifo());
         let attempt_id = input.receive_request_attempt_id.filter(|_| queue.is_fifo());
-        // A repetition has its own answer, also if the queue has nothing more.
-        let is_own = attempt_id.is_some();
-        if let Some(id) = attempt_id {
-            check_id(&id, "ReceiveRequestAttemptId")?;
-            what = what.attempt_id(id);
+        if let Some(id) = &attempt_id {
+            check_id(id, "ReceiveRequestAttemptId")?;
         }
+        let receiving = Receiving {
+            queue: queue.name.clone(),
+            most: most.and_then(|most| most.try_into().ok()).unwrap_or(1),
+            visibility: seconds(visibility, "VisibilityTimeout"),
+            together: queue.is_fifo(),
+            attempt_id,
+        };
+        // A repetition has its own answer, also if the queue has nothing more.
+        let is_own = receiving.attempt_id.is_some();
         let wait = seconds(wait, "ReceiveMessageWaitTimeSeconds");
-        let ask = || self.claim(&queue.name, what.clone());
+        let ask = || self.claim(&receiving);
         let mut received = vec![];
         if wait.is_zero() || is_own {
             received = ask().await?;
@@ -76,22 +77,9 @@ impl Request {
 
     /// Claims jobs. If the client has hung up meanwhile, they are given back at once. The key may
     /// have been removed since the request began to wait.
-    async fn claim(&self, queue: &str, what: Receive) -> Result<Vec<Received>, SqsError> {
+    async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
         check_key(self.database(), &self.caller).await?;
-        let (service, pool) = (Arc::clone(&self.service), self.pool());
-        let queue = queue.to_owned();
-        let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move {
-            let received = service.database.receive(&pool, what).await;
-            let Err(Ok(unwanted)) = answer.send(received) else { return };
-            if let Err(error) = service.database.release(&pool, &unwanted).await {
-                tracing::warn!(%error, "messages for a client that hung up wait for their visibility");
-            }
-            service.waiting.wake(&queue);
-        });
-        answered.await.unwrap_or_else(|_| {
-            Err(SqsError::new(Code::InternalFailure, "The request failed. The log says why."))
-        })
+        self.coalescers().receives(receiving).ask(()).await
     }
 
     fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Value {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Builder;
 
+use crate::coalesce::{NewMessage, Sending, Sent};
 use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{Batch, Number, Outgoing, SendMessage};
@@ -14,7 +15,6 @@ use crate::message::{
     check_body, check_id, check_system_attributes,
 };
 use crate::queue::Queue;
-use crate::sends::{NewMessage, Sending, Sent};
 use crate::service::{Request, batch};
 
 /// The header of a job with the group of a message of a standard queue, where it is no order.
@@ -91,7 +91,7 @@ impl Request {
     ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
         let retention = queue.number("MessageRetentionPeriod").unsigned_abs();
         let (queue, retention) = (queue.name.clone(), Duration::from_secs(retention));
-        self.lines().sends.ask(Sending { queue, retention, messages }).await
+        self.coalescers().sends.ask(Sending { queue, retention, messages }).await
     }
 }
 

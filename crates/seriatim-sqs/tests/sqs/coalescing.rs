@@ -76,6 +76,56 @@ async fn requests_share_commits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn receives_share_commits_and_no_group_is_in_two_answers() {
+    const GROUPS: usize = 40;
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let mut sends = (0..MANY).map(|number| {
+        let mut message = message(&url, number);
+        message["MessageGroupId"] = format!("group-{}", number % GROUPS).into();
+        message
+    });
+    // In order: side by side, a group's could overtake each other.
+    while let Some(first) = sends.next() {
+        let round: Vec<Value> =
+            [first].into_iter().chain(sends.by_ref().take(GROUPS - 1)).collect();
+        answers(ask_all(&sqs, "SendMessage", round)).await;
+    }
+    let mut bodies: Vec<Vec<String>> = vec![vec![]; GROUPS];
+    let receive = json!({"QueueUrl": url, "MaxNumberOfMessages": 7, "AttributeNames": ["All"]});
+    while bodies.iter().map(Vec::len).sum::<usize>() < MANY {
+        let asked = ask_all(&sqs, "ReceiveMessage", vec![receive.clone(); 30]);
+        let mut deletes = Vec::new();
+        let mut has = vec![None; GROUPS];
+        for (request, answer) in answers(asked).await.iter().enumerate() {
+            let answer = answer.json();
+            let messages = answer["Messages"].as_array().cloned().unwrap_or_default();
+            assert!(messages.len() <= 7);
+            for message in messages {
+                assert_eq!(message["Attributes"]["ApproximateReceiveCount"], "1", "{message}");
+                let group = message["Attributes"]["MessageGroupId"].as_str().unwrap();
+                let group: usize = group.strip_prefix("group-").unwrap().parse().unwrap();
+                assert_eq!(
+                    *has[group].get_or_insert(request),
+                    request,
+                    "{group} is in two answers"
+                );
+                bodies[group].push(message["Body"].as_str().unwrap().to_owned());
+                deletes.push(json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}));
+            }
+        }
+        assert!(!deletes.is_empty(), "{bodies:?}");
+        let deletes = answers(ask_all(&sqs, "DeleteMessage", deletes)).await;
+        assert!(deletes.iter().all(|answer| answer.status == 200));
+    }
+    for (group, bodies) in bodies.iter().enumerate() {
+        let sent = (group..MANY).step_by(GROUPS).map(|number| format!("body-{number}"));
+        assert_eq!(*bodies, sent.collect::<Vec<_>>());
+    }
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_send_that_waits_for_a_transaction_waits_alone() {
     let sqs = Arc::new(Sqs::start().await);
     let url = sqs.queue("q.fifo").await;

@@ -1,6 +1,11 @@
 //! Coalescing: requests of one kind that come while a statement runs are one statement after it,
 //! and one commit.
 
+mod deletes;
+mod receives;
+mod roles;
+mod sends;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +14,18 @@ use tokio::sync::oneshot;
 
 use crate::error::{Code, SqsError};
 
-/// How many statements of a line run at once: while one waits for its commit, the next executes.
-const LANES: usize = 2;
+pub(crate) use receives::Receiving;
+pub(crate) use roles::{Coalescers, OfRole};
+pub(crate) use sends::{NewMessage, Sending, Sent};
+
+/// How many statements of a kind run at once: while one waits for its commit, the next executes.
+const STATEMENTS: usize = 2;
 /// The most requests of a statement.
 const REQUESTS: usize = 64;
 /// The most bytes of a statement of several requests.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// What a line of requests asks of the database.
+/// What requests of one kind ask of the database.
 pub(crate) trait Statement: Send + Sync + 'static {
     type Asked: Send + Sync;
     type Answer: Send;
@@ -50,14 +59,14 @@ pub(crate) trait Statement: Send + Sync + 'static {
 }
 
 /// Requests of one kind, in the order in which they came.
-pub(crate) struct Line<S: Statement> {
+pub(crate) struct Coalescer<S: Statement> {
     statement: S,
     state: Mutex<State<S>>,
 }
 
 struct State<S: Statement> {
     requests: VecDeque<Request<S>>,
-    lanes: usize,
+    running: usize,
 }
 
 struct Request<S: Statement> {
@@ -65,9 +74,9 @@ struct Request<S: Statement> {
     answer: oneshot::Sender<Result<S::Answer, SqsError>>,
 }
 
-impl<S: Statement> Line<S> {
+impl<S: Statement> Coalescer<S> {
     pub(crate) fn new(statement: S) -> Arc<Self> {
-        let state = Mutex::new(State { requests: VecDeque::new(), lanes: 0 });
+        let state = Mutex::new(State { requests: VecDeque::new(), running: 0 });
         Arc::new(Self { statement, state })
     }
 
@@ -75,16 +84,16 @@ impl<S: Statement> Line<S> {
     /// it is carried out and undone.
     pub(crate) async fn ask(self: &Arc<Self>, asked: S::Asked) -> Result<S::Answer, SqsError> {
         let (answer, answered) = oneshot::channel();
-        let lane = {
+        let runner = {
             let mut state = self.lock();
             state.requests.push_back(Request { asked, answer });
-            (state.lanes < LANES).then(|| {
-                state.lanes += 1;
-                Lane { line: Arc::clone(self), ended: false }
+            (state.running < STATEMENTS).then(|| {
+                state.running += 1;
+                Runner { coalescer: Arc::clone(self), ended: false }
             })
         };
-        if let Some(lane) = lane {
-            tokio::spawn(lane.run());
+        if let Some(runner) = runner {
+            tokio::spawn(runner.run());
         }
         answered.await.unwrap_or_else(|_| {
             Err(SqsError::new(Code::InternalFailure, "The request failed. The log says why."))
@@ -92,7 +101,7 @@ impl<S: Statement> Line<S> {
     }
 
     /// Takes the requests of a statement. Those whose client is gone are dropped. Without any, the
-    /// lane ends, under the same lock: a request that comes later begins one.
+    /// runner ends, under the same lock: a request that comes later begins one.
     fn next_or_end(&self) -> Option<Vec<Request<S>>> {
         let mut state = self.lock();
         let (mut taken, mut bytes) = (Vec::new(), 0);
@@ -110,7 +119,7 @@ impl<S: Statement> Line<S> {
             taken.push(request);
         }
         if taken.is_empty() {
-            state.lanes -= 1;
+            state.running -= 1;
         }
         (!taken.is_empty()).then_some(taken)
     }
@@ -132,13 +141,14 @@ impl<S: Statement> Line<S> {
             }
             Err(error) => {
                 tracing::debug!(%error, requests = asked.len(), "requests are carried out alone");
-                // Their line goes on: one of them may wait for another transaction.
+                // Others go on: one of them may wait for another transaction.
                 for (asked, answer) in asked.into_iter().zip(answers) {
-                    let line = Arc::clone(self);
+                    let coalescer = Arc::clone(self);
                     tokio::spawn(async move {
-                        let result = line.statement.run(&[asked], true).await.map_err(S::refusal);
+                        let result =
+                            coalescer.statement.run(&[asked], true).await.map_err(S::refusal);
                         let result = result.and_then(|mut of| of.pop().ok_or_else(SqsError::busy));
-                        line.tell(answer, result).await;
+                        coalescer.tell(answer, result).await;
                     });
                 }
             }
@@ -160,26 +170,26 @@ impl<S: Statement> Line<S> {
     }
 }
 
-/// One of the statements that run at once.
-struct Lane<S: Statement> {
-    line: Arc<Line<S>>,
+/// Runs one statement after the other while there are requests.
+struct Runner<S: Statement> {
+    coalescer: Arc<Coalescer<S>>,
     ended: bool,
 }
 
-impl<S: Statement> Lane<S> {
+impl<S: Statement> Runner<S> {
     async fn run(mut self) {
-        while let Some(requests) = self.line.next_or_end() {
-            self.line.carry_out(requests).await;
+        while let Some(requests) = self.coalescer.next_or_end() {
+            self.coalescer.carry_out(requests).await;
         }
         self.ended = true;
     }
 }
 
-/// A panic ends the lane too.
-impl<S: Statement> Drop for Lane<S> {
+/// A panic ends it too.
+impl<S: Statement> Drop for Runner<S> {
     fn drop(&mut self) {
         if !self.ended {
-            self.line.lock().lanes -= 1;
+            self.coalescer.lock().running -= 1;
         }
     }
 }
