@@ -54,7 +54,7 @@ end $$;
 
 -- Keeps no group in two answers of `n` jobs each: the jobs that would begin an answer behind others
 -- of their group are queued again. Returns the others, and their tokens.
-create or replace function cut_answers(n integer, inout jobs bigint[], inout tokens uuid[]) returns record
+create or replace function cut_answers(n integer, of_jobs bigint[], of_tokens uuid[], out jobs bigint[], out tokens uuid[])
 language plpgsql volatile
 as $$
 declare
@@ -63,24 +63,24 @@ declare
   kept integer[] := '{}';
   cut integer[] := '{}';
 begin
-  for i in 1..cardinality(jobs) loop
+  for i in 1..cardinality(of_jobs) loop
     if place = n then
       place := 0;
     end if;
-    if place = 0 and tokens[i] = last then
+    if place = 0 and of_tokens[i] = last then
       cut := cut || i;
     else
       kept := kept || i;
       place := place + 1;
     end if;
-    last := tokens[i];
+    last := of_tokens[i];
   end loop;
+  jobs := array(select of_jobs[k.i] from unnest(kept) k(i));
+  tokens := array(select of_tokens[k.i] from unnest(kept) k(i));
   if cut <> '{}' then
-    perform unclaim(array(select jobs[c.i] from unnest(cut) c(i)));
+    perform unclaim(array(select of_jobs[c.i] from unnest(cut) c(i)));
     perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]))
-    from (select array(select distinct tokens[c.i] from unnest(cut) c(i)) as tokens) c;
-    jobs := array(select jobs[k.i] from unnest(kept) k(i));
-    tokens := array(select tokens[k.i] from unnest(kept) k(i));
+    from (select array(select distinct of_tokens[c.i] from unnest(cut) c(i)) as tokens) c;
   end if;
 end $$;
 
