@@ -43,12 +43,12 @@ as $$
     else exists (select from waiting_jobs(from_queue, null, 1)) end
 $$;
 
--- Lets queued jobs of a group leave its queue, which this transaction has locked. The next one behind
--- the first of them that stays is flagged: their flags, which may have stood for it, are gone. The
--- group's row is woken, as it may sleep for one that goes.
+-- Lets queued jobs of a group leave its queue, which this transaction has locked. The next one
+-- behind the first of them that stays is flagged: their flags, which may have stood for it, are
+-- gone. The group's row is woken, as it may sleep for one that goes.
 --
--- Returns that next job (`stays`), if it is queued. `held`: that job or that row is locked (a handler
--- runs in its transaction, say); nothing was done.
+-- Returns that next job (`stays`), if it is queued. `held`: that job or that row is locked (a
+-- handler runs in its transaction, say); nothing was done.
 --
 -- Locks: the row of the group and the next job NO KEY UPDATE, skips.
 create or replace function leave_group(of_queue text, of_group text, ids bigint[], out held boolean, out stays bigint)

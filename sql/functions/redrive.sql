@@ -1,13 +1,13 @@
 -- Queues dead letters again, those of one group in their original order and before its other jobs.
 -- Their attempts begin anew, an expiry that is over is cleared, and halts by them end. Those that
--- wait in a dead-letter queue are moved back to the queue that they came from (`moved_back`). Left out
--- are jobs that others are parked with, jobs that are no dead letters, and locked ones; in a
+-- wait in a dead-letter queue are moved back to the queue that they came from (`moved_back`). Left
+-- out are jobs that others are parked with, jobs that are no dead letters, and locked ones; in a
 -- dead-letter queue also those of a group that is held, as leave_group says.
 --
 -- `overtaken`: as `begun_behind` says.
 --
--- Locks: the jobs NO KEY UPDATE, skips; then rows of groups in dead-letter queues, as leave_group, and
--- the rows of groups that they halted.
+-- Locks: the jobs NO KEY UPDATE, skips; then rows of groups in dead-letter queues, as leave_group,
+-- and the rows of groups that they halted.
 create or replace function redrive_jobs(ids bigint[], reason text default null, actor text default session_user,
   out jobs bigint, out groups bigint, out overtaken bigint, out moved_back bigint)
 language plpgsql volatile
@@ -62,8 +62,8 @@ begin
   perform record_operations(actor, 'redrive', redriven, reason);
 end $$;
 
--- The same for up to `n` dead letters of a queue, or of one group of it, the lowest ids first: those
--- that failed in it, wherever they wait.
+-- The same for up to `n` dead letters of a queue, or of one group of it, the lowest ids first:
+-- those that failed in it, wherever they wait.
 create or replace function redrive(queue text, group_id text default null, n integer default 1000, reason text default null,
   actor text default session_user, out jobs bigint, out groups bigint, out overtaken bigint, out moved_back bigint)
 language plpgsql volatile
@@ -87,9 +87,9 @@ begin
     order by d.id limit redrive.n), reason, actor) r;
 end $$;
 
--- Gives dead letters up, also those that wait in a dead-letter queue: they end as cancelled, and halts
--- by them end. A retry brings one back. Left out are jobs that others are parked with, jobs that are no dead letters, and locked ones.
--- Returns how many.
+-- Gives dead letters up, also those that wait in a dead-letter queue: they end as cancelled, and
+-- halts by them end. A retry brings one back. Left out are jobs that others are parked with, jobs
+-- that are no dead letters, and locked ones. Returns how many.
 create or replace function discard_jobs(ids bigint[], reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile
 set search_path from current

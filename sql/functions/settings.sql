@@ -95,7 +95,8 @@ begin
     raise exception 'queue % cannot be its own dead-letter queue', to_json(configure_queue.queue)
       using errcode = '22023', hint = 'Name another queue, or null: its dead letters stay in it.';
   end if;
-  -- The row first: what a change beside this one has set is seen then, also of a queue that had none.
+  -- The row first: what a change beside this one has set is seen then, also of a queue that had
+  -- none.
   loop
     insert into queue (name) select configure_queue.queue on conflict do nothing;
     select q.* into old from queue q where q.name = configure_queue.queue for no key update;

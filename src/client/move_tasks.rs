@@ -1,6 +1,7 @@
 //! Move tasks: what waits in a queue, moved so many jobs a second; dead letters, moved back.
 
 use sqlx::PgExecutor;
+use sqlx::error::DatabaseError;
 
 use crate::client::client::Client;
 use crate::error::ControlError;
@@ -11,9 +12,9 @@ use crate::job::name;
 const LISTED: i64 = 1000;
 
 impl Client {
-    /// Starts a task that moves what waits in `from_queue` to `to_queue`; without that each job back
-    /// to the queue that it came from as a dead letter, and no other. Jobs keep their ids, and so
-    /// their order in a group. Their attempts begin anew. Jobs in flight stay.
+    /// Starts a task that moves what waits in `from_queue` to `to_queue`; without that each job
+    /// back to the queue that it came from as a dead letter, and no other. Jobs keep their ids, and
+    /// so their order in a group. Their attempts begin anew. Jobs in flight stay.
     ///
     /// `per_second` is the most jobs a second over the whole fleet, `None`: as fast as it goes.
     /// Processors with maintenance and `seriatim serve sqs` carry the task on, and
@@ -51,7 +52,7 @@ impl Client {
         let acting = self.acting();
         let started =
             self.store.start_move_task(executor, from_queue, to_queue, rate, acting).await;
-        started.map_err(|error| match error.as_database_error().and_then(|error| error.code()) {
+        started.map_err(|error| match error.as_database_error().and_then(DatabaseError::code) {
             // The arguments were checked.
             Some(code) if code == "22023" => {
                 ControlError::MoveTaskRuns { queue: from_queue.to_owned() }

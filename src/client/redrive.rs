@@ -33,8 +33,8 @@ impl From<RedriveReport> for Redriven {
 impl Client {
     /// Queues dead letters of a queue again, the oldest first and at most `limit`: the jobs that
     /// failed in it for good. Those of one group run in their original order, before all other jobs
-    /// of the group. Their attempts begin anew, an expiry is cleared, and halts by them end. For one
-    /// job there is [`retry`](Self::retry).
+    /// of the group. Their attempts begin anew, an expiry is cleared, and halts by them end. For
+    /// one job there is [`retry`](Self::retry).
     ///
     /// Those that wait in its dead-letter queue are moved back. For many of them a move task is
     /// better ([`start_move_task`](Self::start_move_task)): it can be slowed down and cancelled.

@@ -137,8 +137,8 @@ impl Session {
         Ok(lanes.fetch_all(&mut *self.read().await?).await?)
     }
 
-    /// Returns the queues whose dead letters wait in a queue, 5 at most. The first 1,000 of those are
-    /// looked at.
+    /// Returns the queues whose dead letters wait in a queue, 5 at most. The first 1,000 of those
+    /// are looked at.
     pub(crate) async fn sources_of_dead_letters(
         &self,
         queue: &str,

@@ -122,8 +122,8 @@ fn halted(names: &Names) -> String {
     render(query.build(PG))
 }
 
-/// Dead letters in the order of their ids: those that stayed, by their index, and those that wait in
-/// dead-letter queues, of which all are read.
+/// Dead letters in the order of their ids: those that stayed, by their index, and those that wait
+/// in dead-letter queues, of which all are read.
 fn failed(names: &Names) -> String {
     let one_of = |queue: &str, failed_at: &str, which: &str, order: &str| {
         format!(

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MoveTask {
-    /// Start a task: dead letters go back to the queues that they came from, or with `--to` all that
-    /// waits goes to another queue.
+    /// Start a task: dead letters go back to the queues that they came from, or with `--to` all
+    /// that waits goes to another queue.
     ///
     /// Jobs keep their ids, and so their order in a group. A processor with maintenance or `serve
     /// sqs` carries the task on.

@@ -1,4 +1,5 @@
-//! `seriatim dead-letters`, `redrive` and `discard`: dead letters, listed, queued again or given up.
+//! `seriatim dead-letters`, `redrive` and `discard`: dead letters, listed, queued again or given
+//! up.
 
 use std::fmt::Write as _;
 

@@ -19,7 +19,7 @@ use crate::output::text::{clock, count, program};
 use crate::output::{json, json_line, remark};
 use crate::session::Session;
 
-/// How long nobody moves anything, if nothing could be moved.
+/// The wait for the next batch, if nothing could be moved.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a command about move tasks.

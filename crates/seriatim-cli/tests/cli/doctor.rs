@@ -7,7 +7,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use crate::support::{Cli, DONE, ERROR, PATIENCE, REFUSED, ran};
+use crate::support::{Cli, DONE, ERROR, PATIENCE, REFUSED, dead_letters, ran};
 
 #[tokio::test]
 async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
@@ -35,6 +35,20 @@ async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
     assert_eq!(of("processors")["level"], "problem");
     assert!(of("processors")["sentence"].as_str().unwrap().contains("no living processor"));
     assert!(of("processors")["mend"].is_string());
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_takes_a_dead_letter_queue_for_what_it_is() {
+    let cli = Cli::new().await;
+    dead_letters(&cli).await;
+    let long_ago =
+        "update seriatim.job set run_at = now() - interval '1 h', turn_at = now() - interval '1 h'";
+    sqlx::query(long_ago).execute(cli.database.pool()).await.unwrap();
+    let found = cli.ends(DONE, &["doctor"]).await;
+    let note = "note     processors: dead letters of queue \"orders\" wait in queue \"dead\"";
+    assert!(found.out.contains(note), "{}", found.out);
+    assert!(found.out.contains("-> seriatim dead-letters orders"), "{}", found.out);
     cli.remove().await;
 }
 

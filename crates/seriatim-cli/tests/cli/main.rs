@@ -1,4 +1,5 @@
-//! The command line, as it is built, against a private PostgreSQL. A file for each family of commands.
+//! The command line, as it is built, against a private PostgreSQL. A file for each family of
+//! commands.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -196,7 +196,8 @@ impl<'a> Buttons<'a> {
         self
     }
 
-    /// Adds what can be done about dead letters: those that are picked, and all that the filter has.
+    /// Adds what can be done about dead letters: those that are picked, and all that the filter
+    /// has.
     pub(crate) fn failed(mut self, filter: &LetterFilter) -> Self {
         let address = |verb| format!("api/v1/failed/{verb}");
         let (none, matching) = (json!({}), json!({ "matching": filter }));

@@ -26,6 +26,14 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     let now = session.now().await?;
     for queue in &queues {
         let Some(due) = queue.unserved_since().filter(|due| now - *due > DUE) else { continue };
+        // Nobody need serve a dead-letter queue.
+        if let [source, ..] = &*session.sources_of_dead_letters(&queue.queue).await? {
+            findings.note(
+                format!("dead letters of queue {source:?} wait in queue {:?}", queue.queue),
+                Some(format!("{} dead-letters {}", program(), shell(source))),
+            );
+            continue;
+        }
         findings.problem(
             format!(
                 "queue {:?} has work that has been due for {}, and no living processor or receiver serves it",
