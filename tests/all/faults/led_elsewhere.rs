@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Client, Hold, JobStatus, NewJob, Processor, Running};
 use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
-    Errors, Gate, Log, database, drained, ended, enqueue, eventually, handler_with, queue,
+    Errors, Gate, Log, PATIENCE, database, drained, ended, enqueue, eventually, handler_with,
+    held_up, jobs_where, queue, until_jobs,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -116,6 +117,49 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
     .unwrap();
     assert!(left.0 > 0, "the pool was led elsewhere too late for this test");
     assert_eq!((left.1, errors.0.entries()), (0, Vec::<String>::new()));
+}
+
+/// A lease keeps the presence on the old server, and with it the sessions beside the pool. What was
+/// prefetched on the new one is released there.
+#[tokio::test(flavor = "multi_thread")]
+async fn prefetched_jobs_are_released_where_they_were_claimed() {
+    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let old = TestDatabase::create_on(&servers.0).await.unwrap();
+    let new = TestDatabase::create_on(&servers.1).await.unwrap();
+    let jobs = (0..1_000).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 100)));
+    Client::default().enqueue_many(new.pool(), jobs).await.unwrap();
+    let mut released = PgListener::connect_with(new.pool()).await.unwrap();
+    released.listen("seriatim.wake").await.unwrap();
+
+    let (log, errors) = (Log::default(), Errors::default());
+    let (kept_gate, gate) = (Gate::default(), Gate::default());
+    let pool = old.pool_with(PgPoolOptions::new().max_connections(16)).await.unwrap();
+    let leased = queue("leased").hold(Hold::Lease(Duration::from_mins(10)));
+    let running = errors
+        .of(Processor::builder(pool.clone()))
+        .queue(leased, held_up(&log, &kept_gate))
+        .queue(queue("q"), held_up(&Log::default(), &gate))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    let kept = enqueue(old.pool(), "leased", "g", "kept").await;
+    log.wait_for(1).await;
+    pool.set_connect_options(new.url().parse().unwrap());
+    // Then all slots wait, and prefetched jobs for a slot.
+    gate.pass(500);
+    let release = tokio::time::timeout(PATIENCE, released.recv()).await;
+    assert!(release.is_ok(), "no prefetched job was released");
+    until_jobs(new.pool(), "status = 'started'", 4).await;
+
+    gate.pass(1_000);
+    drained(new.pool(), "q").await;
+    assert_eq!(jobs_where(new.pool(), "attempts = 1").await, 1_000);
+    kept_gate.pass(1);
+    assert_eq!(ended(old.pool(), kept).await.attempts, 1);
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
+    running.shutdown(Duration::from_secs(5)).await;
 }
 
 /// As with another password: all goes on beside the handler that runs.
