@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Client, Hold, JobStatus, NewJob, Processor, Running};
+use seriatim::{Client, FailureKind, Hold, JobStatus, NewJob, Processor, RetryPolicy, Running};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
@@ -192,6 +192,32 @@ async fn an_old_connection_that_comes_back_to_the_pool_costs_no_attempt() {
     gate.pass(102);
     drained(new.pool(), "q").await;
     assert_eq!(jobs_where(new.pool(), "attempts = 1").await, 101);
+    assert_eq!(errors.but_slow_checks(), [""; 0]);
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// A handler that is dropped inside a query leaves its connection in an unknown state: its outcome
+/// is written on another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_outcome_is_recorded_where_the_job_was_claimed() {
+    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let old = TestDatabase::create_on(&servers.0).await.unwrap();
+    let new = TestDatabase::create_on(&servers.1).await.unwrap();
+    let (log, errors) = (Log::default(), Errors::default());
+    let pool = old.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+    let run = handler_with(log.clone(), async |log, job, _: Value| {
+        log.add("runs");
+        sqlx::query("select pg_sleep(60)").execute(job.tx().await?).await?;
+        Ok(json!(null))
+    });
+    let options = queue("q").timeout(Duration::from_secs(5)).retry(RetryPolicy::new(1));
+    let builder = errors.of(Processor::builder(pool.clone()));
+    let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let id = enqueue(old.pool(), "q", "g", "late").await;
+    log.wait_for(1).await;
+    pool.set_connect_options(new.url().parse().unwrap());
+    let failure = ended(old.pool(), id).await.error.unwrap();
+    assert_eq!(failure.kind, FailureKind::Timeout);
     assert_eq!(errors.but_slow_checks(), [""; 0]);
     running.shutdown(Duration::from_secs(5)).await;
 }
