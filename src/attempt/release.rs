@@ -12,7 +12,6 @@ use crate::attempt::turn::ClaimedTurn;
 use crate::error::BackgroundError;
 use crate::job::queue_options::Hold;
 use crate::job::redact::redact_detail;
-use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::store::WorkConnection;
 use crate::store::in_short_tx;
@@ -29,23 +28,24 @@ pub(crate) struct UnstartedTurn {
     pub(crate) guard: Option<LeaseGuard>,
 }
 
-/// Releases claims of one queue.
+/// Releases claims of one queue, which were made on one server.
 pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
     let Some(UnstartedTurn { run, .. }) = claims.first() else { return };
-    let (context, queue) = (run.context.clone(), run.queue.name.clone());
+    let of = run.clone();
+    let (context, queue) = (&of.context, &of.queue.name);
     let leased = run.queue.options.hold != Hold::Transaction;
     let deadline = Instant::now() + LIMIT;
     let mut pause = RETRY_SKIPPED;
     let mut source = None;
     let mut reported = false;
     loop {
-        match try_release(&context, &queue, &mut claims).await {
+        match try_release(&of, &mut claims).await {
             Ok(()) => {}
             Err(sqlx::Error::PoolClosed) => return,
             Err(error) => {
                 if error.as_database_error().is_some() {
                     // A claim that the database refuses must not delay the others.
-                    claims = release_each(&context, &queue, claims).await;
+                    claims = release_each(&of, claims).await;
                 }
                 source = Some(error);
             }
@@ -68,14 +68,11 @@ pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
 
 /// Tries once for all claims. A claim with a locked row stays in `claims`. If only the answer was
 /// lost, the next try finds that the tokens are gone.
-async fn try_release(
-    context: &Context,
-    queue: &str,
-    claims: &mut Vec<UnstartedTurn>,
-) -> Result<(), sqlx::Error> {
+async fn try_release(of: &ClaimedTurn, claims: &mut Vec<UnstartedTurn>) -> Result<(), sqlx::Error> {
+    let (context, queue) = (&of.context, &*of.queue.name);
     let write = async {
-        let mut conn = WorkConnection::from(context.side.acquire().await?);
-        let given: Vec<_> = claims.iter().map(|of| &of.run.claim).collect();
+        let mut conn = WorkConnection::from(context.side.acquire_at(of.origin.as_ref()).await?);
+        let given: Vec<_> = claims.iter().map(|unstarted| &unstarted.run.claim).collect();
         let release =
             async |conn: &mut PgConnection| context.store.release(conn, queue, &given).await;
         let released = in_short_tx(&mut conn, release).await?;
@@ -86,7 +83,7 @@ async fn try_release(
         Ok(written) => written?,
         Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     };
-    claims.retain(|of| !released.contains(&of.run.claim.token));
+    claims.retain(|unstarted| !released.contains(&unstarted.run.claim.token));
     tracing::debug!(
         queue,
         jobs = released.len(),
@@ -96,16 +93,12 @@ async fn try_release(
 }
 
 /// Tries each claim by itself. Returns the claims that stay.
-async fn release_each(
-    context: &Context,
-    queue: &str,
-    claims: Vec<UnstartedTurn>,
-) -> Vec<UnstartedTurn> {
+async fn release_each(of: &ClaimedTurn, claims: Vec<UnstartedTurn>) -> Vec<UnstartedTurn> {
     let mut stay = Vec::new();
     for claim in claims {
         let mut one = vec![claim];
         // The caller tries the remaining claims again.
-        let _ = try_release(context, queue, &mut one).await;
+        let _ = try_release(of, &mut one).await;
         stay.append(&mut one);
     }
     stay

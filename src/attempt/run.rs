@@ -286,7 +286,8 @@ impl ClaimedTurn {
         }
         let context = &self.context;
         let look = async {
-            let mut conn = WorkConnection::from(context.side.acquire().await?);
+            let mut conn =
+                WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
             let pids = vec![session.pid];
             let look = async |conn: &mut PgConnection| context.store.sessions(conn, pids).await;
             let found = in_short_tx(&mut conn, look).await?;

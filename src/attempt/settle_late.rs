@@ -125,7 +125,8 @@ impl ClaimedTurn {
         session: SessionId,
         unrecorded: &mut Unrecorded,
     ) -> Result<Option<TurnEnd>, sqlx::Error> {
-        let mut conn = WorkConnection::from(self.context.side.acquire().await?);
+        let mut conn =
+            WorkConnection::from(self.context.side.acquire_at(self.origin.as_ref()).await?);
         let store = &self.context.store;
         in_tx(&mut conn, async |conn| store.terminate(conn, session).await).await?;
         begin_short(&mut conn).await?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -77,6 +78,9 @@ pub(crate) struct ClaimedTurn {
     pub(crate) context: Arc<Context>,
     pub(crate) queue: Arc<QueueRuntime>,
     pub(crate) claim: Claim,
+    /// What the connection of its claim was opened with: there it is released and settled. `None`
+    /// if that never changes.
+    pub(crate) origin: Option<Arc<PgConnectOptions>>,
     /// Earlier successes of the turn, recorded together with the current job.
     pub(crate) earlier: Vec<UnrecordedSuccess>,
     /// The lease that the claim is given when the turn goes on; `None` for row locks.
@@ -111,6 +115,7 @@ impl ClaimedTurn {
             context,
             queue,
             claim,
+            origin: None,
             earlier: Vec::new(),
             lease: None,
             last: false,

@@ -252,13 +252,14 @@ impl PresenceKeeper<'_> {
             // The pool leads elsewhere, perhaps too early: the old session is as good until then.
             Some(session) => match timeout(MOVE, self.open(&options)).await {
                 Ok(Ok((conn, id))) if id == session.id || self.context.leases.is_empty() => {
+                    self.context.side.follow(&options, id.is_some() && id == session.id);
                     (conn, id)
                 }
                 // What leases keep there is extended and settled there first.
                 _ => return Ok((session, false)),
             },
             None => {
-                self.context.side.follow(&options);
+                self.context.side.follow(&options, false);
                 self.open(&options).await?
             }
         };
@@ -309,7 +310,6 @@ impl PresenceKeeper<'_> {
         });
         let (key, server) = key.await?;
         self.context.record_write();
-        self.context.side.follow(&options);
         self.context.leases.extend_through(&options);
         self.context.leases.announced.cancel();
         let now = Instant::now();

@@ -1,6 +1,6 @@
 //! The connections beside the application's pool, which never wait behind its jobs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -21,6 +21,8 @@ pub(crate) struct SidePool {
 struct State {
     /// Where to connect from now on.
     target: Arc<PgConnectOptions>,
+    /// Earlier targets on the same server.
+    same: Vec<Weak<PgConnectOptions>>,
     /// The options of `pool`.
     options: Arc<PgConnectOptions>,
     pool: PgPool,
@@ -30,13 +32,21 @@ impl SidePool {
     pub(crate) fn new(main: &PgPool) -> Self {
         let options = main.connect_options();
         let pool = pool_of(main, &options, CONNECTIONS);
-        let state = State { target: Arc::clone(&options), options, pool };
+        let state = State { target: Arc::clone(&options), same: Vec::new(), options, pool };
         Self { main: main.clone(), state: Mutex::new(state) }
     }
 
-    /// Connects there from now on. Connections that are in use stay what they are.
-    pub(crate) fn follow(&self, options: &Arc<PgConnectOptions>) {
-        self.with(|state| state.target = Arc::clone(options));
+    /// Connects there from now on. Connections that are in use stay what they are. `same` says that
+    /// the server is known to be that of before.
+    pub(crate) fn follow(&self, options: &Arc<PgConnectOptions>, same: bool) {
+        self.with(|state| {
+            if Arc::ptr_eq(&state.target, options) {
+                return;
+            }
+            let before = std::mem::replace(&mut state.target, Arc::clone(options));
+            state.same.push(Arc::downgrade(&before));
+            state.same.retain(|of| same && of.strong_count() > 0);
+        });
     }
 
     /// Returns where it connects to.
@@ -47,6 +57,26 @@ impl SidePool {
     /// Gets a connection within 5 s.
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
         self.pool().acquire().await
+    }
+
+    /// Gets a connection within 5 s to the server that `origin` led to: what was claimed there is
+    /// released and settled there. `None` is where the presence is.
+    pub(crate) async fn acquire_at(
+        &self,
+        origin: Option<&Arc<PgConnectOptions>>,
+    ) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        let Some(elsewhere) = origin.filter(|origin| !self.leads_as(origin)) else {
+            return self.acquire().await;
+        };
+        let mut conn = one_of(&self.main, elsewhere).acquire().await?;
+        conn.close_on_drop();
+        Ok(conn)
+    }
+
+    /// Returns whether these options are known to lead to the server of the present ones.
+    fn leads_as(&self, options: &Arc<PgConnectOptions>) -> bool {
+        let is = |of: &Weak<PgConnectOptions>| std::ptr::eq(of.as_ptr(), Arc::as_ptr(options));
+        self.with(|state| Arc::ptr_eq(&state.target, options) || state.same.iter().any(is))
     }
 
     /// Returns a pool of one more connection, for a session of its own.

@@ -78,6 +78,7 @@ impl Worker {
             let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.followers].concat();
             let mut run = ClaimedTurn::new(context, queue, claim);
+            run.origin.clone_from(&state.options);
             let known: HashMap<_, _> =
                 jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
             let guard = leased.then(|| run.guard_lease(&known, asked_at));

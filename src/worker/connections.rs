@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::connection::SlotConnection;
 use crate::slots::queue_slots::QUICK;
+use crate::worker::destination::Destination;
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
@@ -23,6 +24,7 @@ const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
 /// Bounds the connections that a queue opens together: hundreds would keep a small server from all
 /// else for seconds, the monitor's checks too.
 const OPENED_TOGETHER: usize = 32;
+
 impl WorkerState {
     /// Gives back all but `limit` spare connections, unused ones first: they would cost more to
     /// prepare.
@@ -105,11 +107,20 @@ impl Worker {
         let options = self.pool.connect_options();
         if state.options.as_ref().is_some_and(|before| !Arc::ptr_eq(before, &options)) {
             self.leave_server(state);
+            state.destination = Some(Arc::new(Destination::new(&options)));
         }
         state.options = Some(options);
         while state.spare.len() < want {
             while state.coming.len() < (want - state.spare.len()).min(OPENED_TOGETHER) {
-                state.coming.spawn(self.pool.acquire());
+                match state.destination.clone() {
+                    None => state.coming.spawn(self.pool.acquire()),
+                    Some(destination) => {
+                        let (pool, context) = (self.pool.clone(), Arc::clone(&self.context));
+                        let acquire =
+                            async move { destination.acquire(&pool, &context.store).await };
+                        state.coming.spawn(acquire)
+                    }
+                };
             }
             let limit = if state.spare.is_empty() { FIRST_CONNECTION } else { MORE_CONNECTIONS };
             tokio::select! {

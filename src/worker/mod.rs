@@ -5,6 +5,7 @@
 pub(crate) mod claim;
 pub(crate) mod connections;
 pub(crate) mod cursor;
+pub(crate) mod destination;
 pub(crate) mod orphans;
 pub(crate) mod prefetch;
 pub(crate) mod recheck;

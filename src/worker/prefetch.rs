@@ -24,6 +24,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
@@ -240,9 +241,21 @@ impl Prefetch {
         usize::from(self.buffer().claim == NextClaim::Reserved)
     }
 
-    /// Returns what a slot does next, whose connection `has_claimed` before or not.
-    pub(in crate::worker) fn next(&self, has_claimed: bool) -> Next<PrefetchedTurn> {
-        self.buffer().next(has_claimed)
+    /// Returns what a slot does next, whose connection was opened with `origin`, and `has_claimed`
+    /// before or not. What was claimed on another server is not for it.
+    pub(in crate::worker) fn next(
+        &self,
+        origin: Option<&Arc<PgConnectOptions>>,
+        has_claimed: bool,
+    ) -> Next<PrefetchedTurn> {
+        let mut buffer = self.buffer();
+        let other = |entry: &Entry<PrefetchedTurn>| {
+            entry.job.run.origin.as_ref().map(Arc::as_ptr) != origin.map(Arc::as_ptr)
+        };
+        if buffer.waiting.front().is_some_and(other) {
+            return Next::Nothing;
+        }
+        buffer.next(has_claimed)
     }
 
     /// Records the end of a turn in a slot that goes on. It passed its group's turn on, or not.

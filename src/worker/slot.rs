@@ -8,7 +8,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
@@ -21,21 +20,9 @@ use crate::worker::prefetch::{Next, Prefetch, PrefetchedTurn};
 /// What the slot does after its turn; `None` until the settle asks.
 struct Chosen {
     prefetch: Arc<Prefetch>,
-    origin: Origin,
+    /// What the slot's connection was opened with.
+    origin: Option<Arc<PgConnectOptions>>,
     next: Mutex<Option<Next<PrefetchedTurn>>>,
-}
-
-/// The server of the slot's connection, by the options that it was opened with.
-struct Origin {
-    options: Option<Arc<PgConnectOptions>>,
-    pool: PgPool,
-}
-
-impl Origin {
-    /// Returns whether the pool was led elsewhere since. What is claimed now is on another server.
-    fn is_left(&self) -> bool {
-        self.options.as_ref().is_some_and(|of| !Arc::ptr_eq(of, &self.pool.connect_options()))
-    }
 }
 
 impl Chosen {
@@ -47,10 +34,7 @@ impl Chosen {
 
 impl NextTurn for Chosen {
     fn take(&self, has_claimed: bool) -> Option<(i64, Uuid)> {
-        if self.origin.is_left() {
-            return None;
-        }
-        let chosen = self.prefetch.next(has_claimed);
+        let chosen = self.prefetch.next(self.origin.as_ref(), has_claimed);
         let claim = match &chosen {
             Next::Turn(turn) => Some((turn.run.claim.job, turn.run.claim.token)),
             Next::Claim | Next::Nothing => None,
@@ -65,15 +49,13 @@ impl NextTurn for Chosen {
 /// Returns how the last turn ended, and the connection if it can be used again.
 pub(in crate::worker) async fn run(
     prefetch: Arc<Prefetch>,
-    pool: PgPool,
     mut turn: PrefetchedTurn,
     mut conn: SlotConnection,
     mut slot: SlotGuard,
 ) -> (TurnEnd, Option<SlotConnection>) {
     let stop = turn.run.context.stop.clone();
-    let origin = Origin { options: conn.options.clone(), pool };
-    let chosen = Chosen { prefetch: Arc::clone(&prefetch), origin, next: Mutex::default() };
-    let chosen = Arc::new(chosen);
+    let (buffer, origin) = (Arc::clone(&prefetch), conn.options.clone());
+    let chosen = Arc::new(Chosen { prefetch: buffer, origin, next: Mutex::default() });
     let mut passed = false;
     let (end, conn) = loop {
         let mut run = turn.run.open(prefetch.slots());
@@ -92,8 +74,7 @@ pub(in crate::worker) async fn run(
         };
         let next = match next {
             Some(next) => next,
-            None if chosen.origin.is_left() => Next::Nothing,
-            None => prefetch.next(left.has_claimed),
+            None => prefetch.next(chosen.origin.as_ref(), left.has_claimed),
         };
         match next {
             Next::Turn(next) => {

@@ -16,6 +16,7 @@ use crate::job::queue_options::QueueOptions;
 use crate::liveness::vitals::QueueVitals;
 use crate::slots::queue_slots::SlotUsage;
 use crate::worker::cursor::ClaimCursor;
+use crate::worker::destination::Destination;
 use crate::worker::prefetch::Prefetch;
 use crate::worker::recheck::Recheck;
 
@@ -38,6 +39,8 @@ pub(in crate::worker) struct WorkerState {
     pub(in crate::worker) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
     /// The pool's options when a connection was last asked for.
     pub(in crate::worker) options: Option<Arc<PgConnectOptions>>,
+    /// Where those lead; `None` if they never changed.
+    pub(in crate::worker) destination: Option<Arc<Destination>>,
     /// True if the last claim left more and took jobs.
     pub(in crate::worker) busy: bool,
     /// True if the last claim took all that was due: only a wake-up, or an end that did not drain
@@ -71,6 +74,7 @@ impl WorkerState {
             spare: Vec::new(),
             coming: JoinSet::new(),
             options: None,
+            destination: None,
             busy: false,
             all_taken: false,
             reach: 1,

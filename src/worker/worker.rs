@@ -87,8 +87,7 @@ impl Worker {
             });
         } else if let Some(conn) = state.for_job() {
             let prefetch = Arc::clone(&state.prefetch);
-            let pool = self.pool.clone();
-            state.slots.spawn(crate::worker::slot::run(prefetch, pool, waiting, conn, slot));
+            state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
         }
     }
 

@@ -116,7 +116,8 @@ async fn what_the_database_refuses_has_its_sqlstate_and_did_reach_it() {
         }
         assert!(!text.contains("at line"), "{text}");
     }
-    let gone = PgPoolOptions::new().connect_lazy("postgres://nobody@127.0.0.1:1/nowhere").unwrap();
+    let gone = PgPoolOptions::new().acquire_timeout(Duration::from_millis(100));
+    let gone = gone.connect_lazy("postgres://nobody@127.0.0.1:1/nowhere").unwrap();
     let text = Client::default().cancel(&gone, 1).await.unwrap_err().to_string();
     assert!(text.contains("did not reach the database"), "{text}");
 }
