@@ -18,8 +18,6 @@ pub(crate) use receives::Receiving;
 pub(crate) use roles::{Coalescers, OfRole};
 pub(crate) use sends::{NewMessage, Sending, Sent};
 
-/// How many statements of a kind run at once: while one waits for its commit, the next executes.
-const STATEMENTS: usize = 2;
 /// The most requests of a statement.
 const REQUESTS: usize = 64;
 /// The most bytes of a statement of several requests.
@@ -30,6 +28,9 @@ pub(crate) trait Statement: Send + Sync + 'static {
     type Asked: Send + Sync;
     type Answer: Send;
     type Error: std::fmt::Display + Send;
+
+    /// How many run at once. While one waits for its commit, the next executes.
+    const AT_ONCE: usize = 2;
 
     /// Carries out these requests in one statement, with an answer for each. If that fails and
     /// nothing was done, each is carried out once more, alone and `patient`: one of them may be
@@ -87,7 +88,7 @@ impl<S: Statement> Coalescer<S> {
         let runner = {
             let mut state = self.lock();
             state.requests.push_back(Request { asked, answer });
-            (state.running < STATEMENTS).then(|| {
+            (state.running < S::AT_ONCE).then(|| {
                 state.running += 1;
                 Runner { coalescer: Arc::clone(self), ended: false }
             })

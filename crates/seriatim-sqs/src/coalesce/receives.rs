@@ -51,6 +51,9 @@ impl Statement for Receives {
     type Answer = Vec<Received>;
     type Error = ReceiveError;
 
+    /// Two would pass by each other's groups, and half as many requests would share a claim.
+    const AT_ONCE: usize = 1;
+
     /// A statement may bring less than there is, as its bytes are limited. So those without an
     /// answer ask again, until it brings nothing.
     async fn run(&self, asked: &[()], _patient: bool) -> Result<Vec<Vec<Received>>, ReceiveError> {
