@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgPool, Postgres};
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 use crate::liveness::side_pool::one_of;
 use crate::store::{ServerId, Store};
@@ -17,13 +17,16 @@ use crate::store::{ServerId, Store};
 /// that were opened before.
 pub(in crate::worker) struct Destination {
     options: Arc<PgConnectOptions>,
-    /// The server, read once; `None` if it does not say.
-    server: OnceCell<Option<ServerId>>,
+    /// The server that a fresh connection was led to. `None`: none was asked yet.
+    server: Mutex<Option<Fresh>>,
 }
+
+/// What a fresh connection said of its server; `None` if it does not say.
+type Fresh = Option<ServerId>;
 
 impl Destination {
     pub(in crate::worker) fn new(options: &Arc<PgConnectOptions>) -> Self {
-        Self { options: Arc::clone(options), server: OnceCell::new() }
+        Self { options: Arc::clone(options), server: Mutex::default() }
     }
 
     /// Gets a connection of the pool that leads there. Closes those that lead elsewhere.
@@ -32,18 +35,30 @@ impl Destination {
         pool: &PgPool,
         store: &Store,
     ) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        let read = async || {
-            let mut fresh = one_of(pool, &self.options).acquire().await?;
-            fresh.close_on_drop();
-            store.server(&mut fresh).await
-        };
-        let server = *self.server.get_or_try_init(read).await?;
-        loop {
+        let mut asked_again = false;
+        // No more can have been opened before. An address may lead to several servers: then any
+        // connection will do.
+        for _ in 0..pool.options().get_max_connections() {
             let mut conn = pool.acquire().await?;
-            if server.is_none() || store.server(&mut conn).await? == server {
+            let here = store.server(&mut conn).await?;
+            let mut server = self.server.lock().await;
+            // The address itself may have led on since, as with a promotion.
+            let in_doubt = *server != Some(here) && *server != Some(None) && !asked_again;
+            if in_doubt {
+                *server = Some(self.ask(pool, store).await?);
+                asked_again = true;
+            }
+            if *server == Some(here) || *server == Some(None) {
                 return Ok(conn);
             }
             conn.close_on_drop();
         }
+        pool.acquire().await
+    }
+
+    async fn ask(&self, pool: &PgPool, store: &Store) -> Result<Fresh, sqlx::Error> {
+        let mut fresh = one_of(pool, &self.options).acquire().await?;
+        fresh.close_on_drop();
+        store.server(&mut fresh).await
     }
 }

@@ -13,8 +13,8 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, database, drained, ended, enqueue, eventually, handler_with,
-    held_up, jobs_where, queue, until_jobs,
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually,
+    handler_with, held_up, jobs_where, queue, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -193,6 +193,37 @@ async fn an_old_connection_that_comes_back_to_the_pool_costs_no_attempt() {
     drained(new.pool(), "q").await;
     assert_eq!(jobs_where(new.pool(), "attempts = 1").await, 101);
     assert_eq!(errors.but_slow_checks(), [""; 0]);
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// As when a standby is promoted some time after a password was changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_leads_on_after_a_change_of_options_is_followed() {
+    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let old = TestDatabase::create_on(&servers.0).await.unwrap();
+    // The other server has the database by the same name.
+    let other = TestDatabase::create_on(&servers.1).await.unwrap();
+    let name: String = value(old.pool(), "select current_database()::text").await;
+    by_hand(other.pool(), &format!("create database {name}")).await;
+    let new_url = servers.1.url_of(&name);
+    let new = PgPool::connect(&new_url).await.unwrap();
+    Client::default().migrate(&new).await.unwrap();
+    let network = Network::to(&old.url()).await;
+    let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
+    let pool = PgPoolOptions::new().max_connections(8);
+    let pool = pool.connect(&network.url(&old.url())).await.unwrap();
+    let running = worker(&pool, Hold::Transaction, &log, &gate, &errors);
+    enqueue(old.pool(), "q", "g", 1).await;
+    log.wait_for(1).await;
+    pool.set_connect_options((*pool.connect_options()).clone().application_name("anew"));
+    enqueue(old.pool(), "q", "g", 2).await;
+    log.wait_for(2).await;
+
+    network.leads_to(&new_url);
+    network.is(Weather::Broken);
+    network.is(Weather::Fair);
+    let id = enqueue(&new, "q", "g", 3).await;
+    assert_eq!(ended(&new, id).await.status, JobStatus::Succeeded);
     running.shutdown(Duration::from_secs(5)).await;
 }
 
