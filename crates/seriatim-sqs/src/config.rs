@@ -113,8 +113,13 @@ fn is_base(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     // A user and its password would be told to every client. A fragment is not part of a `Uri`.
-    let host = uri.authority().filter(|host| !host.as_str().contains('@'));
-    is_http && host.is_some() && !url.contains(['?', '#'])
+    let Some(authority) = uri.authority().filter(|of| !of.as_str().contains('@')) else {
+        return false;
+    };
+    let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    let has_sound_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    is_http && has_sound_port && !url.contains(['?', '#'])
 }
 
 #[cfg(test)]
@@ -156,6 +161,8 @@ mod tests {
             "https://example.com/#a",
             "https://user:secret@example.com",
             "https://exa mple.com",
+            "https://example.com:99999/",
+            "https://example.com:",
         ] {
             let refused = Config::new().public_url(odd).check();
             assert!(matches!(refused, Err(ServeError::PublicUrl(_))), "{odd}: {refused:?}");

@@ -274,11 +274,12 @@ impl Server {
         let caller = self.caller(&parts, &body).await?;
         let call = protocol.read(&parts, &body)?;
         let trace = parts.headers.get("x-amzn-trace-id").and_then(|trace| trace.to_str().ok());
+        let trace = trace.map(str::trim).filter(|trace| (1..=TRACE_LIMIT).contains(&trace.len()));
         let request = Request {
             service: Arc::clone(&self.service),
             caller,
             base: self.base(&parts),
-            trace: trace.filter(|trace| trace.len() <= TRACE_LIMIT).map(str::to_owned),
+            trace: trace.map(str::to_owned),
         };
         Ok((call, request))
     }

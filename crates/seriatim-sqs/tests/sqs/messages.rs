@@ -487,10 +487,15 @@ async fn a_trace_of_the_request_is_that_of_its_messages() {
         let sent = sqs.send(request).await;
         assert_eq!(sent.status, 200, "{}", sent.body);
     }
+    let blank = json!({"QueueUrl": url, "MessageBody": "4"});
+    let mut blank = sqs.request("SendMessage", &blank);
+    blank.headers_mut().insert("x-amzn-trace-id", " ".parse().unwrap());
+    assert_eq!(sqs.send(blank).await.status, 200);
     let asked = json!({"AttributeNames": ["AWSTraceHeader"], "MaxNumberOfMessages": 10});
     let mut seen: Vec<_> = sqs.receive_with(&url, asked).await;
     seen.sort_by_key(|message| message["Body"].to_string());
     let traces: Vec<_> = seen.iter().map(|of| &of["Attributes"]["AWSTraceHeader"]).collect();
-    assert_eq!(traces, ["Root=request", "Root=request", "Root=own"]);
+    let expected = [json!("Root=request"), json!("Root=request"), json!("Root=own"), json!(null)];
+    assert!(traces.into_iter().eq(&expected), "{seen:?}");
     sqs.end().await;
 }
