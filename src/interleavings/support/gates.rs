@@ -51,7 +51,7 @@ impl Scene {
     }
 
     /// Waits until `pid` waits for that event: a type of locks ("advisory" is the gate), or
-    /// "PgSleep".
+    /// `PgSleep`.
     pub(in crate::interleavings) async fn until_waits(&self, pid: i32, event: &str) {
         let sql = format!(
             "select count(*) from pg_stat_activity where pid = {pid} \
