@@ -25,7 +25,7 @@ begin
 end $$;
 
 -- Acks the jobs of receipts, as far as they are held. Returns what each receipt came to.
-create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[]) returns text[]
+create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[], until timestamptz) returns text[]
 language plpgsql volatile
 as $$
 declare
@@ -36,7 +36,7 @@ declare
   claims uuid[];
   ended bigint[];
 begin
-  held := receive_hold(of_jobs, tokens, true);
+  held := receive_hold(of_jobs, tokens, true, until);
   select array_agg(h.job), array_agg(h.result) into jobs, done
   from unnest(of_jobs, results, held.states) h(job, result, state) where h.state = 'held';
   if jobs is null then
@@ -55,7 +55,7 @@ begin
     -- A receipt that comes again is stale then.
     select array_agg(case when r.state = 'held' and r.nth > 1 then 'stale' else r.state end order by r.place) into held.states
     from (
-      select r.state, r.place, row_number() over (partition by r.job order by r.place) as nth
+      select r.state, r.place, row_number() over (partition by r.job, r.state order by r.place) as nth
       from unnest(of_jobs, held.states) with ordinality r(job, state, place)) r;
   end if;
   return array_replace(held.states, 'held', 'done');

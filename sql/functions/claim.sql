@@ -14,11 +14,11 @@ exception when sqlstate 'SQ000' then
   return turn_at;
 end $$;
 
--- Returns how many turns from the beginning of the line on have `want` jobs together, at most 10 of
--- a group. It locks nothing. Jobs that are not due count, so there may be too few turns, which
+-- Returns how many turns from the beginning of the line on have `want` jobs together, at most
+-- `per_turn` of a group. It locks nothing. Jobs that are not due count, so there may be too few turns, which
 -- costs another round. A group that another transaction has locked counts as well, so there may be
 -- too many: then the answer has a group more.
-create or replace function {schema}.turns_to_fill(of_queue text, want integer, line_at timestamptz, flags_from timestamptz,
+create or replace function {schema}.turns_to_fill(of_queue text, want integer, per_turn integer, line_at timestamptz, flags_from timestamptz,
   until_at timestamptz) returns integer
 language plpgsql volatile
 as $$
@@ -50,7 +50,7 @@ begin
       select count(*) from (select j.id from {schema}.job j
         where j.queue = of_queue and (j.group_id, j.id) >= (turn.name, turn.from_id) and j.group_id <= turn.name
           and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit 10) j);
+        order by j.group_id, j.id limit per_turn) j);
     exit when jobs >= want;
   end loop;
   return greatest(turns, 1);
@@ -91,7 +91,7 @@ begin
   groups_at := line_at;
   for round in 1..1000 loop
     if together then
-      page := {schema}.turns_to_fill(of_queue, want, groups_at, flag_at, until_at);
+      page := {schema}.turns_to_fill(of_queue, want, per_turn, groups_at, flag_at, until_at);
     end if;
     first_at := null;
     in_hand := false;

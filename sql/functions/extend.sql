@@ -16,13 +16,14 @@ begin
 end $$;
 
 -- Extends the claims of receipts, as far as they are held. Returns what each receipt came to.
-create or replace function extend_receipts(of_jobs bigint[], tokens uuid[], visibility interval) returns text[]
+create or replace function extend_receipts(of_jobs bigint[], tokens uuid[], visibility interval, until timestamptz)
+returns text[]
 language plpgsql volatile
 as $$
 declare
   held record;
 begin
-  held := receive_hold(of_jobs, tokens, false);
+  held := receive_hold(of_jobs, tokens, false, until);
   update job j set lease_until = clock_timestamp() + visibility, suspect = null
   from unnest(of_jobs, held.groups, held.states) h(job, name, state)
   where h.state = 'held' and h.name is null and j.id = any (array[h.job]);

@@ -20,8 +20,8 @@ end $$;
 -- Gives back the jobs of receipts, as far as they are held; with `forgive` the attempts are not
 -- held against them. The last of a group comes first, as those behind a job go back with it.
 -- Returns what each receipt came to.
-create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text, forgive boolean)
-returns text[]
+create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text, forgive boolean,
+  until timestamptz) returns text[]
 language plpgsql volatile
 as $$
 declare
@@ -32,7 +32,7 @@ begin
   for shown in
     select r.* from unnest(of_jobs, tokens) with ordinality r(job, token, place) order by r.job desc
   loop
-    held := receive_hold(array[shown.job], array[shown.token], false);
+    held := receive_hold(array[shown.job], array[shown.token], false, until);
     states[shown.place] := held.states[1];
     if held.states[1] = 'held' then
       if forgive then

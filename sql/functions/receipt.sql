@@ -37,12 +37,9 @@ begin
   loop
     begin
       states := case verb
-        when 'ack' then ack_receipts(of_jobs, tokens, results)
-        when 'extend' then extend_receipts(of_jobs, tokens, wait)
-        else nack_receipts(of_jobs, tokens, wait, message, verb = 'release') end;
-      if 'busy' = any (states) and clock_timestamp() < until then
-        raise sqlstate 'SQ000';
-      end if;
+        when 'ack' then ack_receipts(of_jobs, tokens, results, until)
+        when 'extend' then extend_receipts(of_jobs, tokens, wait, until)
+        else nack_receipts(of_jobs, tokens, wait, message, verb = 'release', until) end;
       return states;
     exception when lock_not_available or sqlstate 'SQ000' then
       states := array_fill('busy'::text, array[cardinality(of_jobs)]);
@@ -57,12 +54,14 @@ end $$;
 
 -- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,
 -- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. Of the
--- held, and of those alone, `groups` has the group; null: the job has none.
+-- held, and of those alone, `groups` has the group; null: the job has none. If one is busy before
+-- the time `until`, it raises SQ000, before anything is written: the caller is to try again.
 --
 -- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
 -- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
 -- a group is held until it is received again: no other job waits for its turn.
-create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, out states text[], out groups text[])
+create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, until timestamptz,
+  out states text[], out groups text[])
 language plpgsql volatile
 as $$
 declare
@@ -96,6 +95,9 @@ begin
         and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
           else j.queue = g.queue and j.group_id = g.group_id end
       limit 1) j on true;
+    if 'busy' = any (states) and clock_timestamp() < until then
+      raise sqlstate 'SQ000';
+    end if;
   end if;
 end $$;
 

@@ -21,7 +21,7 @@ end $$;
 -- `claimed_by` is null: no presence vouches for a receiver.
 --
 -- Jobs that are not to be run end here, and others are claimed in their place, within bounds.
-create or replace function receive_claim(of_queue text, n integer, visibility interval, of_group text, together boolean,
+create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval, of_group text, together boolean,
   out jobs bigint[], out tokens uuid[])
 language plpgsql volatile
 as $$
@@ -36,7 +36,7 @@ begin
   for round in 1..20 loop
     select * into claimed from claim(of_queue, of_group, n - cardinality(jobs), random() < 0.5, attempt_limit,
       extract(epoch from visibility)::float8, false, null, null, '-infinity', '-infinity', '-infinity',
-      10, case when together then n else 0 end, {claim_bytes}, false, may_retire and round = 1);
+      per_group, case when together then n else 0 end, {claim_bytes}, false, may_retire and round = 1);
     for i in 1..cardinality(claimed.jobs) loop
       -- Followers share the token of their head.
       token := coalesce(claimed.tokens[i], token);
@@ -172,7 +172,8 @@ begin
 
   if jobs = '{}' then
     begin
-      select c.jobs, c.tokens into jobs, tokens from receive_claim(of_queue, n * requests, visibility, of_group, coalesce(receive.together, false)) c;
+      select c.jobs, c.tokens into jobs, tokens from receive_claim(of_queue, n * requests, least(n, 10), visibility, of_group,
+        coalesce(receive.together, false)) c;
       if requests > 1 then
         select c.jobs, c.tokens into jobs, tokens from cut_answers(n, jobs, tokens) c;
       end if;

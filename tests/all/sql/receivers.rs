@@ -330,6 +330,15 @@ async fn several_requests_are_received_for_and_share_no_group() {
         rest.iter().map(|job| format!("{}{}", job.group.as_deref().unwrap(), job.data)).collect();
     assert_eq!(rest, ["b1", "b2", "b3", "d1", "d2"]);
 
+    // One each: a second job of a group is not claimed in vain.
+    for group in ["e", "f", "g", "h", "i"] {
+        enqueue(pool, "q", group, 0).await;
+        enqueue(pool, "q", group, 1).await;
+    }
+    let one_each = receive(pool, Receive::new("q").together(true).requests(5)).await;
+    let groups: String = one_each.iter().map(|job| job.group.as_deref().unwrap()).collect();
+    assert_eq!(groups, "efghi");
+
     for (what, why) in [
         (Receive::new("q").requests(0), "from 1 to 1000"),
         (Receive::new("q").max(300).requests(4), "from 1 to 3"),
@@ -340,4 +349,21 @@ async fn several_requests_are_received_for_and_share_no_group() {
         let error = client.receive(pool, what).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receipt_of_before_and_a_repeated_one_are_stale_beside_those_that_count() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    by_hand(pool, "select seriatim.configure_queue('q', '{\"strict_visibility\": true}')").await;
+    enqueue(pool, "q", "a", 1).await;
+    enqueue(pool, "q", "b", 1).await;
+    let both = Receive::new("q").max(2);
+    let before = receive(pool, both.clone().visibility(Duration::ZERO)).await;
+    let now = receive(pool, both).await;
+    let receipts = [&before[0], &now[0], &now[1], &now[1]].map(|job| job.receipt);
+    assert_eq!((before[0].id, before.len(), now.len()), (now[0].id, 2, 2));
+    let answers = client.ack_many(pool, &receipts).await.unwrap();
+    let done: Vec<_> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(done, [false, true, true, false], "{answers:?}");
 }

@@ -1,7 +1,7 @@
 //! Coalescing: requests of one kind that come while a statement runs are one statement after it,
 //! and one commit.
 
-mod deletes;
+mod receipts;
 mod receives;
 mod roles;
 mod sends;
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Code, SqsError};
 
+pub(crate) use receipts::Settling;
 pub(crate) use receives::Receiving;
 pub(crate) use roles::{Coalescers, OfRole};
 pub(crate) use sends::{NewMessage, Sending, Sent};
@@ -47,8 +48,8 @@ pub(crate) trait Statement: Send + Sync + 'static {
     /// Returns what a request is refused with.
     fn refusal(error: Self::Error) -> SqsError;
 
-    /// Undoes what was done for a client that is gone. By default nothing is undone.
-    fn undo(&self, _unseen: Self::Answer) -> impl Future<Output = ()> + Send {
+    /// Undoes what was done for clients that are gone. By default nothing is undone.
+    fn undo(&self, _unseen: Vec<Self::Answer>) -> impl Future<Output = ()> + Send {
         async {}
     }
 
@@ -72,8 +73,10 @@ struct State<S: Statement> {
 
 struct Request<S: Statement> {
     asked: S::Asked,
-    answer: oneshot::Sender<Result<S::Answer, SqsError>>,
+    answer: AnswerTo<S>,
 }
+
+type AnswerTo<S> = oneshot::Sender<Result<<S as Statement>::Answer, SqsError>>;
 
 impl<S: Statement> Coalescer<S> {
     pub(crate) fn new(statement: S) -> Arc<Self> {
@@ -81,8 +84,8 @@ impl<S: Statement> Coalescer<S> {
         Arc::new(Self { statement, state })
     }
 
-    /// Carries out a request, with others or alone. Dropped, the request is not begun any more, or
-    /// it is carried out and undone.
+    /// Carries out a request, with others or alone. Dropped before the answer is there, the
+    /// request is not begun any more, or it is carried out and undone.
     pub(crate) async fn ask(self: &Arc<Self>, asked: S::Asked) -> Result<S::Answer, SqsError> {
         let (answer, answered) = oneshot::channel();
         let runner = {
@@ -130,15 +133,12 @@ impl<S: Statement> Coalescer<S> {
             requests.into_iter().map(|request| (request.asked, request.answer)).unzip();
         match self.statement.run(&asked, false).await {
             Ok(results) => {
-                for (answer, result) in answers.into_iter().zip(results) {
-                    self.tell(answer, Ok(result)).await;
-                }
+                let results = results.into_iter().map(Ok);
+                self.tell(answers.into_iter().zip(results));
             }
             Err(error) if !S::is_undone(&error) => {
                 let refusal = S::refusal(error);
-                for answer in answers {
-                    self.tell(answer, Err(refusal.clone())).await;
-                }
+                self.tell(answers.into_iter().map(|answer| (answer, Err(refusal.clone()))));
             }
             Err(error) => {
                 tracing::debug!(%error, requests = asked.len(), "requests are carried out alone");
@@ -149,20 +149,28 @@ impl<S: Statement> Coalescer<S> {
                         let result =
                             coalescer.statement.run(&[asked], true).await.map_err(S::refusal);
                         let result = result.and_then(|mut of| of.pop().ok_or_else(SqsError::busy));
-                        coalescer.tell(answer, result).await;
+                        coalescer.tell([(answer, result)]);
                     });
                 }
             }
         }
     }
 
-    async fn tell(
-        &self,
-        answer: oneshot::Sender<Result<S::Answer, SqsError>>,
-        result: Result<S::Answer, SqsError>,
+    /// Answers requests. What was done for clients that are gone is undone in the background: the
+    /// visibility of the others' messages runs.
+    fn tell(
+        self: &Arc<Self>,
+        answers: impl IntoIterator<Item = (AnswerTo<S>, Result<S::Answer, SqsError>)>,
     ) {
-        if let Err(Ok(unwanted)) = answer.send(result) {
-            self.statement.undo(unwanted).await;
+        let mut unseen = Vec::new();
+        for (answer, result) in answers {
+            if let Err(Ok(unwanted)) = answer.send(result) {
+                unseen.push(unwanted);
+            }
+        }
+        if !unseen.is_empty() {
+            let coalescer = Arc::clone(self);
+            tokio::spawn(async move { coalescer.statement.undo(unseen).await });
         }
     }
 

@@ -1,5 +1,5 @@
-//! Receives: requests that want the same of a queue are answered by one claim. No group is in two of
-//! the answers.
+//! Receives: requests that want the same of a queue are answered by one claim, with no group in two
+//! of the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,8 +91,13 @@ impl Statement for Receives {
         refusal(error)
     }
 
-    /// Gives the messages back at once.
-    async fn undo(&self, unseen: Vec<Received>) {
+    /// Gives the messages back at once, but for those of an attempt id: a repetition gets them, and
+    /// another request may have got them already.
+    async fn undo(&self, unseen: Vec<Vec<Received>>) {
+        if self.receiving.attempt_id.is_some() {
+            return;
+        }
+        let unseen = unseen.concat();
         if let Err(error) = self.database.release(&self.pool, &unseen).await {
             tracing::warn!(%error, "messages for a client that hung up wait for their visibility");
         }

@@ -1,56 +1,73 @@
 //! The coalescers of each role: roles do not share statements.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sqlx::PgPool;
 
 use crate::auth::Caller;
-use crate::coalesce::Coalescer;
-use crate::coalesce::deletes::Deletes;
+use crate::coalesce::receipts::{Receipts, Settling};
 use crate::coalesce::receives::{Receives, Receiving};
 use crate::coalesce::sends::Sends;
+use crate::coalesce::{Coalescer, Statement};
 use crate::database::Database;
 use crate::waiting::Waiting;
+
+/// Coalescers of requests that want the same, each as long as there are some.
+struct Alike<K, S: Statement>(Mutex<HashMap<K, Weak<Coalescer<S>>>>);
+
+impl<K: Hash + Eq + Clone, S: Statement> Alike<K, S> {
+    fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    fn of(&self, wanted: &K, statement: impl FnOnce() -> S) -> Arc<Coalescer<S>> {
+        let mut alike = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = alike.get(wanted).and_then(Weak::upgrade) {
+            return known;
+        }
+        alike.retain(|_, of| of.strong_count() > 0);
+        let new = Coalescer::new(statement());
+        alike.insert(wanted.clone(), Arc::downgrade(&new));
+        new
+    }
+}
 
 /// The coalescers of a role.
 pub(crate) struct OfRole {
     pub(crate) sends: Arc<Coalescer<Sends>>,
-    pub(crate) deletes: Arc<Coalescer<Deletes>>,
+    receives: Alike<Receiving, Receives>,
+    receipts: Alike<Settling, Receipts>,
     database: Arc<Database>,
     waiting: Arc<Waiting>,
     pool: PgPool,
-    /// One for requests that want the same, as long as there are some.
-    receives: Mutex<HashMap<Receiving, Weak<Coalescer<Receives>>>>,
 }
 
 impl OfRole {
     fn new(database: &Arc<Database>, waiting: &Arc<Waiting>, pool: PgPool) -> Self {
-        let (client, database) = (database.client.clone(), Arc::clone(database));
         Self {
-            sends: Coalescer::new(Sends::new(&database, &pool)),
-            deletes: Coalescer::new(Deletes { client, pool: pool.clone() }),
-            database,
+            sends: Coalescer::new(Sends::new(database, &pool)),
+            receives: Alike::new(),
+            receipts: Alike::new(),
+            database: Arc::clone(database),
             waiting: Arc::clone(waiting),
             pool,
-            receives: Mutex::default(),
         }
     }
 
     pub(crate) fn receives(&self, receiving: &Receiving) -> Arc<Coalescer<Receives>> {
-        let mut receives = self.receives.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = receives.get(receiving).and_then(Weak::upgrade) {
-            return known;
-        }
-        receives.retain(|_, of| of.strong_count() > 0);
-        let new = Coalescer::new(Receives {
+        self.receives.of(receiving, || Receives {
             database: Arc::clone(&self.database),
             waiting: Arc::clone(&self.waiting),
             pool: self.pool.clone(),
             receiving: receiving.clone(),
-        });
-        receives.insert(receiving.clone(), Arc::downgrade(&new));
-        new
+        })
+    }
+
+    pub(crate) fn receipts(&self, settling: Settling) -> Arc<Coalescer<Receipts>> {
+        let client = self.database.client.clone();
+        self.receipts.of(&settling, || Receipts { client, pool: self.pool.clone(), settling })
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::{Receipt, ReceiveError};
 
+use crate::coalesce::Settling;
 use crate::database::refusal;
 use crate::error::{Code, SqsError};
 use crate::input::{Batch, ChangeMessageVisibility, DeleteMessage, Number};
@@ -105,13 +106,14 @@ impl Request {
         let mut done = if receipts.is_empty() {
             vec![]
         } else {
-            self.coalescers().deletes.ask(receipts).await?
+            self.coalescers().receipts(Settling::Delete).ask(receipts).await?
         };
         let renewed = self.renewed(queue, &done).await?;
         if !renewed.is_empty() {
             let (places, receipts): (Vec<usize>, Vec<Receipt>) = renewed.into_iter().unzip();
-            for (place, answer) in
-                places.into_iter().zip(self.coalescers().deletes.ask(receipts).await?)
+            for (place, answer) in places
+                .into_iter()
+                .zip(self.coalescers().receipts(Settling::Delete).ask(receipts).await?)
             {
                 done[place] = answer;
             }
@@ -164,7 +166,6 @@ impl Request {
         receipts: Vec<(usize, Receipt)>,
         timeouts: &[i64],
     ) -> Result<Vec<(usize, Done)>, SqsError> {
-        let (pool, client) = (self.pool(), &self.database().client);
         let mut by_timeout: BTreeMap<i64, Vec<(usize, Receipt)>> = BTreeMap::new();
         for (place, receipt) in receipts {
             by_timeout.entry(timeouts[place]).or_default().push((place, receipt));
@@ -174,12 +175,9 @@ impl Request {
         for (timeout, of) in by_timeout.into_iter().rev() {
             let (places, receipts): (Vec<usize>, Vec<Receipt>) = of.into_iter().unzip();
             let time = Duration::from_secs(timeout.unsigned_abs());
-            let answers = if timeout == 0 {
-                client.nack_many(&pool, &receipts, Duration::ZERO).await
-            } else {
-                client.extend_many(&pool, &receipts, time).await
-            };
-            done.extend(places.into_iter().zip(answers.map_err(refusal)?));
+            let settling = if time.is_zero() { Settling::Return } else { Settling::Extend(time) };
+            let answers = self.coalescers().receipts(settling).ask(receipts).await?;
+            done.extend(places.into_iter().zip(answers));
         }
         done.sort_by_key(|(place, _)| *place);
         Ok(done)

@@ -62,6 +62,18 @@ async fn requests_share_commits() {
     while received.len() < MANY {
         received.extend(sqs.receive(&url).await);
     }
+    let keep = |message: &Value| {
+        json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"],
+        "VisibilityTimeout": 600})
+    };
+    let changes = ask_all(&sqs, "ChangeMessageVisibility", received.iter().map(keep));
+    assert!(answers(changes).await.iter().all(|answer| answer.status == 200));
+    let kept =
+        "select count(*) from seriatim.queue_group where ready_at > now() + interval '9 min'";
+    assert_eq!(sqs.number(kept).await, 200);
+    let of_changes =
+        sqs.number("select count(distinct xmin::text) from seriatim.queue_group").await;
+    assert!(of_changes < 100, "200 changes were {of_changes} commits");
     let delete =
         |message: &Value| json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]});
     let deletes = ask_all(&sqs, "DeleteMessage", received.iter().map(delete));
