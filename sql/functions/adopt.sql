@@ -27,12 +27,15 @@
 -- the rows that it has inserted, if it has done nothing else: they are locked, and ready since
 -- `ready_ats`.
 --
+-- Rows that are due by `due_by` the claim reads itself. One that falls due later it does not: by
+-- the clock of this function a flag of its group would be passed by both.
+--
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
 -- those heads.
 --
 -- Locks: groups' advisory locks, rows that it wakes, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
-  from_id bigint, until_at timestamptz, receiver boolean,
+  from_id bigint, until_at timestamptz, receiver boolean, due_by timestamptz,
   out adopted integer, out more boolean, out first_at timestamptz, out reached timestamptz, out reached_id bigint,
   out idle text[], out crowded boolean, out turns {schema}.locked_turns, out ready_ats timestamptz[])
 language plpgsql volatile
@@ -97,7 +100,7 @@ begin
             else 'new' end
           when not g.free then 'idle'
           when f.id < g.head_id then 'woken'
-          when g.halted or g.ready_at <= began then 'idle'
+          when g.halted or g.ready_at <= due_by then 'idle'
           -- Asleep for its head, or paused: a job behind the head changes nothing. A head that
           -- another transaction has locked is looked at again by itself.
           when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((

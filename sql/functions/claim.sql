@@ -114,7 +114,7 @@ begin
     if adopts then
       at := clock_timestamp();
       adoption := {schema}.adopt(of_queue, of_group, least(page, 256), flag_at, flag_id,
-        case when of_group is null then segment else until_at end, not worker);
+        case when of_group is null then segment else until_at end, not worker, until_at);
       if adoption.crowded then
         -- Flags that call for nothing are read past, like dead rows.
         crowded := true;

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, enqueue, pid, rollback, run};
+use crate::interleavings::support::session::{begin, commit, enqueue, number, pid, rollback, run};
 use crate::interleavings::support::steps::{KEEP, succeeded};
 use crate::store::{Claim, HeldJob};
 
@@ -174,5 +174,31 @@ async fn a_handlers_enqueue_keeps_its_group_and_revives_another() {
     assert!(ran.iter().position(|id| *id == ids[1]) < ran.iter().position(|id| *id == later));
     ran.sort_unstable();
     assert_eq!(ran, [ids[0], ids[1], later]);
+    scene.end().await;
+}
+
+/// A drained group's row is put off for 20 ms. A claim may begin before that is over, and adopt
+/// behind it.
+#[tokio::test]
+async fn a_row_that_falls_due_during_a_claim_is_woken_by_its_flag() {
+    let scene = Scene::new().await;
+    let mut session = scene.session().await;
+    scene
+        .run(&format!(
+            "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+             values ('{Q}', 'g', now() - interval '1 ms', 1)"
+        ))
+        .await;
+    scene.enqueue("g").await;
+    scene.run("update seriatim.job set run_at = now() - interval '1 s', turn_at = now() - interval '1 s'").await;
+    for (claim_began, adopted) in [("g.ready_at", 0), ("g.ready_at - interval '1 us'", 1)] {
+        let adopt = format!(
+            "select a.adopted::int8 from seriatim.queue_group g, seriatim.adopt('{Q}', null, 10, \
+             '-infinity', 0, {claim_began}, true, {claim_began}) a"
+        );
+        begin(&mut session).await;
+        assert_eq!(number(&mut session, &adopt).await, adopted, "{claim_began}");
+        rollback(&mut session).await;
+    }
     scene.end().await;
 }

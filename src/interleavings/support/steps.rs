@@ -243,7 +243,7 @@ pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
 pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
         "select (a.adopted + seriatim.clear_flags('{Q}', a.idle))::int8 from \
-         seriatim.adopt('{Q}', null, {limit}, '-infinity', 0, clock_timestamp(), false) a"
+         seriatim.adopt('{Q}', null, {limit}, '-infinity', 0, clock_timestamp(), false, clock_timestamp()) a"
     );
     usize::try_from(number(conn, &sql).await).unwrap()
 }
