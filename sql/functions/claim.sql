@@ -15,9 +15,9 @@ exception when sqlstate 'SQ000' then
 end $$;
 
 -- Returns how many turns from the beginning of the line on have `want` jobs together, at most
--- `per_turn` of a group. It locks nothing. Jobs that are not due count, so there may be too few turns, which
--- costs another round. A group that another transaction has locked counts as well, so there may be
--- too many: then the answer has a group more.
+-- `per_turn` of a group. It locks nothing. Jobs that are not due count, so there may be too few
+-- turns, which costs another round. A group that another transaction has locked counts as well, so
+-- there may be too many: then the answer has a group more.
 create or replace function {schema}.turns_to_fill(of_queue text, want integer, per_turn integer, line_at timestamptz, flags_from timestamptz,
   until_at timestamptz) returns integer
 language plpgsql volatile

@@ -48,8 +48,8 @@ begin
 end $$;
 
 -- Passes the turns of claims whose groups' rows this transaction has locked. The jobs of a claim up
--- to its `ended` have ended; if that is null, its job is unfinished and keeps its place. Returns how
--- many of the groups have no job left: their rows are gone.
+-- to its `ended` have ended; if that is null, its job is unfinished and keeps its place. Returns
+-- how many of the groups have no job left: their rows are gone.
 create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) returns integer
 language plpgsql volatile
 as $$
@@ -122,9 +122,9 @@ begin
   return case when {schema}.pass_turns(array[with_token], array[of_job]) > 0 then 'drained' else 'passed' end;
 end $$;
 
--- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of each.
--- Returns the claims that it settled: others are stale, or their rows are locked for a moment. This
--- transaction must not have written the groups' rows before.
+-- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of
+-- each. Returns the claims that it settled: others are stale, or their rows are locked for a
+-- moment. This transaction must not have written the groups' rows before.
 create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[],
   of_claims uuid[], keep boolean)
 returns setof uuid

@@ -101,8 +101,9 @@ const START: &str = "update {schema}.job j set
 const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
 
-/// The settings that pin the plans of the library's statements, and limit their waits. Generic plans:
-/// `PostgreSQL` takes those with the arguments' values to be cheaper, and plans each call anew.
+/// The settings that pin the plans of the library's statements, and limit their waits. Without the
+/// first, `PostgreSQL` takes plans for the arguments' values to be cheaper, and plans each call
+/// anew.
 const PINNED: [(&str, &str); 8] = [
     ("plan_cache_mode", "'force_generic_plan'"),
     ("enable_seqscan", "'off'"),

@@ -1,4 +1,5 @@
-//! Deletes and changes of visibility: the receipts of several requests are settled in one statement.
+//! Deletes and changes of visibility: the receipts of several requests are settled in one
+//! statement.
 
 use std::time::Duration;
 
