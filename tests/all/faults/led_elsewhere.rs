@@ -221,6 +221,9 @@ async fn an_address_that_leads_on_after_a_change_of_options_is_followed() {
 
     network.leads_to(&new_url);
     network.is(Weather::Broken);
+    let there = "select count(*) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() and application_name = 'anew'";
+    eventually(old.pool(), there, 0_i64).await;
     network.is(Weather::Fair);
     let id = enqueue(&new, "q", "g", 3).await;
     assert_eq!(ended(&new, id).await.status, JobStatus::Succeeded);
