@@ -63,7 +63,7 @@ impl Maintenance<'_> {
                 let reports = self.tick(side.acquire().await?, round, &mut cursors).await?;
                 if round {
                     let mut conn = WorkConnection::from(side.acquire().await?);
-                    unserved.look(self.store, &mut conn, &report).await?;
+                    unserved.look(self.store, &mut conn, &self.queues, &report).await?;
                     conn.done();
                 }
                 Ok::<_, sqlx::Error>(reports)

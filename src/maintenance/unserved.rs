@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use crate::error::BackgroundError;
+use crate::job::queue_options::QueueOptions;
 use crate::store::{Store, in_short_tx};
 
 /// Time between two looks.
@@ -23,11 +24,13 @@ pub(in crate::maintenance) struct Unserved {
 }
 
 impl Unserved {
-    /// Looks once in a while, and reports each queue when it is first seen to be unserved.
+    /// Looks once in a while, and reports each queue when it is first seen to be unserved. The
+    /// process's own queues count as served: its row may not be there yet.
     pub(in crate::maintenance) async fn look(
         &mut self,
         store: &Store,
         conn: &mut PgConnection,
+        own: &[QueueOptions],
         report: impl Fn(BackgroundError),
     ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
@@ -35,7 +38,8 @@ impl Unserved {
             return Ok(());
         }
         self.last = Some(now);
-        let found = in_short_tx(conn, async |conn| store.unserved(conn, OVERDUE).await).await?;
+        let mut found = in_short_tx(conn, async |conn| store.unserved(conn, OVERDUE).await).await?;
+        found.retain(|(queue, _)| own.iter().all(|own| own.name != *queue));
         self.said.retain(|said| found.iter().any(|(queue, _)| queue == said));
         for (queue, waited) in found {
             if self.said.insert(queue.clone()) {

@@ -7,8 +7,8 @@ use seriatim::testing::TestDatabase;
 use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, Receive, ReceiveError, RetryPolicy};
 
 use crate::support::{
-    Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains, processor,
-    queue,
+    Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
+    processor, queue,
 };
 
 /// Says when a handler's future is dropped.
@@ -66,7 +66,7 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     let operations = client.operations(pool, None, 10).await.unwrap();
     assert_eq!(operations.iter().filter(|done| done.action == "abort").count(), 3);
     running.shutdown(Duration::from_secs(5)).await;
-    nothing_remains(pool).await;
+    nothing_remains_for_the_next(pool).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,5 +110,5 @@ async fn a_received_job_is_aborted_and_its_receipt_is_stale() {
     let again = tokio::time::timeout(PATIENCE, again).await.unwrap();
     assert_eq!((again.id, again.attempt), (id, 2));
     client.ack(pool, &again.receipt).await.unwrap();
-    nothing_remains(pool).await;
+    nothing_remains_for_the_next(pool).await;
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use crate::support::logged::Logged;
 use crate::support::standby::Standby;
 use crate::support::{
-    Errors, FnHandler, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with, processor,
-    queue,
+    Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
+    held_up, processor, queue,
 };
 
 fn nothing() -> FnHandler {
@@ -215,17 +215,26 @@ async fn a_queue_that_nobody_serves_is_named_once() {
     let database = database().await;
     let pool = database.pool();
     let before = chrono::Utc::now() - Duration::from_hours(1);
-    for queue in ["q", "postngs", "paused"] {
-        let job = NewJob::new(queue, &1).group("g").run_at(before);
+    // The second of q stays due while the first is held up.
+    for (queue, group) in [("q", "g"), ("q", "h"), ("postngs", "g"), ("paused", "g")] {
+        let job = NewJob::new(queue, &1).group(group).run_at(before);
         seriatim::enqueue(pool, job).await.unwrap();
     }
     seriatim::Client::default().pause_queue(pool, "paused", None).await.unwrap();
+    // The processor's own row comes later than the first look.
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("lock table seriatim.processor in share mode").execute(&mut *held).await.unwrap();
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 10).await);
     let builder = builder.maintenance_interval(Duration::from_millis(20));
-    let running = builder.queue(queue("q"), nothing()).build().unwrap().start().await.unwrap();
+    let gate = Gate::default();
+    let held_up = held_up(&Log::default(), &gate);
+    let builder = builder.queue(queue("q").concurrency(1), held_up);
+    let running = builder.build().unwrap().start().await.unwrap();
     let said = errors.0.wait_for(1).await;
     assert!(said[0].contains("no processor or receiver serves queue \"postngs\""), "{said:?}");
+    held.rollback().await.unwrap();
+    gate.pass(2);
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.0.entries().len(), 1, "{:?}", errors.0.entries());
 }

@@ -150,13 +150,15 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     assert_eq!(errors.named("Stranded"), Vec::<String>::new());
 }
 
-/// How many groups were reported as repaired.
-fn repaired(errors: &Errors) -> u64 {
+/// Waits until so many groups are reported as repaired: a report follows its commit. More fail.
+async fn repaired(errors: &Errors, groups: u64) {
     let count = |text: &String| -> u64 {
         let (_, words) = text.split_once(": ").unwrap();
         words.split(' ').next().unwrap().parse().unwrap()
     };
-    errors.named("Stranded").iter().map(count).sum()
+    let sum = || errors.named("Stranded").iter().map(count).sum::<u64>();
+    errors.0.wait(&format!("{groups} groups are repaired"), |_| sum() >= groups).await;
+    assert_eq!(sum(), groups);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +182,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
         .await
         .unwrap();
     assert_eq!(ended(pool, unflagged).await.status, JobStatus::Succeeded);
-    assert_eq!(repaired(&errors), 1);
+    repaired(&errors, 1).await;
 
     let groups = ["row", "run_at", "head_id"];
     let mut ids = Vec::new();
@@ -205,7 +207,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     assert_eq!(job(pool, ids[0]).await.status, JobStatus::Queued);
     Client::default().cancel(pool, ids[0]).await.unwrap();
     nothing_remains(pool).await;
-    assert_eq!(repaired(&errors), 4);
+    repaired(&errors, 4).await;
 
     for status in ["queued", "started"] {
         by_hand(
@@ -223,7 +225,7 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
         }
     }
     nothing_remains(pool).await;
-    assert_eq!(repaired(&errors), 8);
+    repaired(&errors, 8).await;
 }
 
 #[tokio::test]
