@@ -80,6 +80,47 @@ async fn a_visibility_that_ends_moves_the_message_as_well() {
     sqs.end().await;
 }
 
+/// The receiver may have been killed by the first: those behind it are not held to account.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_messages_that_came_together_the_first_alone_is_held_to_account() {
+    let sqs = Sqs::start().await;
+    let dead = sqs.queue("dead.fifo").await;
+    let url = sqs.queue_with("q.fifo", policy("dead.fifo", 2)).await;
+    sqs.send_to(&url, "g", &["1", "2", "3"]).await;
+    let receive = json!({"VisibilityTimeout": 0, "MaxNumberOfMessages": 10});
+    for left in [&["1", "2", "3"][..], &["2", "3"], &["3"]] {
+        for _ in 0..2 {
+            assert_eq!(bodies(&sqs.receive_with(&url, receive.clone()).await), left);
+        }
+    }
+    assert!(sqs.receive(&url).await.is_empty());
+    let moved = sqs.receive_with(&dead, json!({"MaxNumberOfMessages": 10})).await;
+    assert_eq!(bodies(&moved), ["1", "2", "3"]);
+    // None may be received twice, so none comes behind another.
+    let url = sqs.queue_with("once.fifo", policy("dead.fifo", 1)).await;
+    sqs.send_to(&url, "g", &["1", "2"]).await;
+    for next in ["1", "2"] {
+        assert_eq!(bodies(&sqs.receive_with(&url, receive.clone()).await), [next]);
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_queue_that_is_removed_goes_on_to_take_dead_letters() {
+    let sqs = Sqs::start().await;
+    let dead = sqs.queue("dead").await;
+    let url = sqs.queue_with("q", policy("dead", 1)).await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})).await;
+    sqs.call("DeleteQueue", json!({"QueueUrl": dead})).await;
+    fail(&sqs, &url).await;
+    assert!(sqs.receive(&url).await.is_empty());
+    let (error, _) = sqs.refusal("ReceiveMessage", json!({"QueueUrl": dead})).await;
+    assert_eq!(error, "QueueDoesNotExist");
+    let dead = sqs.queue("dead").await;
+    assert_eq!(bodies(&sqs.receive(&dead).await), ["1"]);
+    sqs.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_names_a_queue_of_the_same_kind() {
     let sqs = Sqs::start().await;
