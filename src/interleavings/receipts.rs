@@ -40,7 +40,7 @@ async fn a_call_that_waits_for_a_row_keeps_no_other() {
     begin(&mut second).await;
     run(&mut second, "set local search_path = seriatim").await;
     let hold = format!(
-        "select receive_hold(array[job], array[token], false, null) from parse_receipt('{a}')"
+        "select receive_hold(array[job], array[token], null) from parse_receipt('{a}')"
     );
     run(&mut second, &hold).await;
     assert_eq!(ack(&mut first, &a).await, "busy");
