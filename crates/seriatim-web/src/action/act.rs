@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use seriatim::{Cancelled, Client, JobStatus};
 use sqlx::PgConnection;
 
+use crate::action::dead_letters::{Verb, failed};
 use crate::action::effect::{Effect, count, overtaken, redriven_effect};
-use crate::action::letters::{Verb, failed};
 use crate::action::purge::purge;
 use crate::action::undo::undo;
 use crate::action::{Action, Ask};

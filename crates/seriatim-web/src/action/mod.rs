@@ -2,8 +2,8 @@
 
 mod act;
 mod buttons;
+mod dead_letters;
 mod effect;
-mod letters;
 mod purge;
 mod undo;
 
