@@ -196,15 +196,18 @@ async function send(address, body, more) {
 
 // A change of many jobs comes in parts, each of which says where the next one begins.
 async function sendAll(action, reason) {
-  const sum = { jobs: 0, overtaken: 0 };
+  const sum = { jobs: 0, overtaken: 0, back: 0 };
   for (let more = { reason }, parts = 1; ; parts += 1) {
     const said = await send(action.address, action.body, more);
     sum.jobs += said.jobs ?? 0;
     sum.overtaken += said.overtaken ?? 0;
+    sum.back += said.moved_back ?? 0;
     if (said.next === undefined) {
       if (parts > 1) {
         const later = sum.overtaken ? `; up to ${sum.overtaken} later jobs have already begun` : "";
-        said.message = `${sum.jobs} jobs in all${later}.`;
+        const back = sum.back
+          ? ` ${sum.back} went from a dead-letter queue back to the queue in which they failed, in order.` : "";
+        said.message = `${sum.jobs} jobs in all${later}.${back}`;
       }
       return said;
     }
