@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::json;
-use seriatim::{GroupState, JobStatus};
+use seriatim::{GroupState, JobStatus, MoveTask, MoveTaskStatus};
 
 use crate::app::App;
 use crate::config::Access;
@@ -206,6 +206,24 @@ impl<'a> Buttons<'a> {
         self.add(operator, "Discard picked", "", address("discard"), &none);
         self.add(operator, "Redrive all of these", "", address("redrive"), &matching);
         self.add(operator, "Discard all of these", "", address("discard"), &matching);
+        self
+    }
+
+    /// Adds the start of a move task from a queue.
+    pub(crate) fn start_move_task(mut self, queue: &str) -> Self {
+        let about = About { queue, group: None };
+        let address = String::from("api/v1/move-tasks/start");
+        self.add(Access::Operator, "Start move task", "", address, &about);
+        self
+    }
+
+    /// Adds what can be done about a move task.
+    pub(crate) fn move_task(mut self, task: &MoveTask) -> Self {
+        if task.status == MoveTaskStatus::Running {
+            let about = json!({ "queue": task.from_queue, "task": task.id });
+            let address = String::from("api/v1/move-tasks/cancel");
+            self.add(Access::Operator, "Cancel move task", "", address, &about);
+        }
         self
     }
 

@@ -4,6 +4,7 @@ mod act;
 mod buttons;
 mod dead_letters;
 mod effect;
+mod move_task;
 mod purge;
 mod undo;
 
@@ -45,6 +46,18 @@ pub(crate) enum Action {
     ReleaseNode { node: String },
     RedriveFailed(Which),
     DiscardFailed(Which),
+    StartMoveTask(Move),
+    CancelMoveTask { queue: String, task: i64 },
+}
+
+/// What a move task is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: String,
+    /// `None`: each job to the queue in which it failed.
+    pub(crate) to: Option<String>,
+    /// `None`: as fast as it goes.
+    pub(crate) per_second: Option<u32>,
 }
 
 /// The dead letters that an action is about.
@@ -65,6 +78,10 @@ pub(crate) struct Ask {
     pub(crate) limit: Option<u32>,
     /// When a pause ends by itself.
     pub(crate) until: Option<DateTime<Utc>>,
+    /// The queue that a move task moves to, and the most jobs a second.
+    pub(crate) to: Option<String>,
+    pub(crate) per_second: Option<u32>,
+    pub(crate) task: Option<i64>,
     /// Dead letters by their ids.
     pub(crate) jobs: Option<Vec<i64>>,
     /// Dead letters by a filter; with an empty one all.
@@ -137,6 +154,24 @@ impl Action {
         Ok(match verb {
             "redrive" => Some(Self::RedriveFailed(which)),
             "discard" => Some(Self::DiscardFailed(which)),
+            _ => None,
+        })
+    }
+
+    /// Fails if the task to be cancelled is not named.
+    pub(crate) fn of_move_task(
+        queue: String,
+        ask: &Ask,
+        verb: &str,
+    ) -> Result<Option<Self>, WebError> {
+        let unnamed = || WebError::BadRequest(String::from("Name the task."));
+        Ok(match verb {
+            "start" => Some(Self::StartMoveTask(Move {
+                from: queue,
+                to: ask.to.clone(),
+                per_second: ask.per_second,
+            })),
+            "cancel" => Some(Self::CancelMoveTask { queue, task: ask.task.ok_or_else(unnamed)? }),
             _ => None,
         })
     }

@@ -22,7 +22,7 @@ async fn shop_with(jobs: &[(&str, &str, &str)]) -> (Shop, Vec<i64>) {
 }
 
 /// Runs the queue `letters` until `failed` jobs have failed and none is left.
-async fn work_off(shop: &Shop, failed: usize) {
+pub(crate) async fn work_off(shop: &Shop, failed: usize) {
     let options = QueueOptions::new("letters")
         .retry(RetryPolicy::new(1))
         .out_of_attempts(OutOfAttempts::Continue);

@@ -9,6 +9,7 @@ mod chromium;
 mod cost;
 mod dead_letters;
 mod hostile;
+mod move_tasks;
 mod pages;
 mod readable;
 mod scale;
