@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use crate::action::dead_letters::{Verb, failed};
 use crate::action::effect::{Effect, count, overtaken, redriven_effect};
-use crate::action::purge::purge;
+use crate::action::purge::{purge, purge_everything};
 use crate::action::undo::undo;
 use crate::action::{Action, Ask, move_task};
 use crate::app::App;
@@ -43,6 +43,9 @@ pub(crate) async fn act(
             purge(app, &client, queue, Some(group), ask.dry_run).await?
         }
         Action::PurgeQueue { queue } => purge(app, &client, queue, None, ask.dry_run).await?,
+        Action::PurgeEverything { queue } => {
+            purge_everything(app, &client, queue, ask.dry_run).await?
+        }
         Action::RedriveFailed(which) => {
             failed(app, &client, which, Verb::Redrive, ask.dry_run).await?
         }
@@ -202,6 +205,7 @@ async fn in_transaction(
         }
         Action::PurgeGroup { .. }
         | Action::PurgeQueue { .. }
+        | Action::PurgeEverything { .. }
         | Action::RedriveFailed(_)
         | Action::DiscardFailed(_) => {
             Err(WebError::BadRequest(String::from("This is not done in one transaction.")))

@@ -72,7 +72,8 @@ impl<'a> Buttons<'a> {
             return;
         }
         let body = ascii(&serde_json::to_string(body).unwrap_or_default());
-        let grave = matches!(label, "Purge" | "Cancel" | "Abort") || label.starts_with("Discard");
+        let grave = matches!(label, "Cancel" | "Abort")
+            || ["Purge", "Discard"].iter().any(|word| label.starts_with(word));
         let picks = label.ends_with("picked");
         self.made.push(Button { label, key, address, body, grave, picks });
     }
@@ -185,6 +186,14 @@ impl<'a> Buttons<'a> {
         if queued {
             self.add(Access::Admin, "Purge", "", String::from("api/v1/queues/purge"), &about);
         }
+        self
+    }
+
+    /// Adds the purge of all that a queue has, for its own page alone.
+    pub(crate) fn purge_everything(mut self, queue: &str) -> Self {
+        let about = About { queue, group: None };
+        let address = String::from("api/v1/queues/purge-everything");
+        self.add(Access::Admin, "Purge everything", "", address, &about);
         self
     }
 

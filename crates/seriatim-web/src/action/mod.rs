@@ -41,6 +41,7 @@ pub(crate) enum Action {
     ResumeQueue { queue: String },
     Redrive { queue: String, limit: u32 },
     PurgeQueue { queue: String },
+    PurgeEverything { queue: String },
     RedriveParked { queue: String, group: String, job: Option<i64> },
     DiscardParked { queue: String, group: String, job: Option<i64> },
     ReleaseNode { node: String },
@@ -123,6 +124,7 @@ impl Action {
             "resume" => Self::ResumeQueue { queue },
             "redrive" => Self::Redrive { queue, limit: ask.limit.unwrap_or(REDRIVE).min(REDRIVE) },
             "purge" => Self::PurgeQueue { queue },
+            "purge-everything" => Self::PurgeEverything { queue },
             _ => return None,
         })
     }
@@ -179,7 +181,9 @@ impl Action {
     /// Returns the role that it needs.
     pub(crate) fn needs(&self) -> Access {
         match self {
-            Self::PurgeGroup { .. } | Self::PurgeQueue { .. } => Access::Admin,
+            Self::PurgeGroup { .. } | Self::PurgeQueue { .. } | Self::PurgeEverything { .. } => {
+                Access::Admin
+            }
             _ => Access::Operator,
         }
     }

@@ -222,7 +222,8 @@ async fn queue(
             let row = |row| RowView::new(&app, identity.access, row, false);
             let main = Queue {
                 moves: Moves::read(&app, identity.access, &overview).await?,
-                about: QueueRow::new(&app, identity.access, overview),
+                about: QueueRow::new(&app, identity.access, overview)
+                    .with(Buttons::new(&app, identity.access).purge_everything(&filter.name)),
                 rows: rows.iter().map(row).collect(),
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),

@@ -175,6 +175,12 @@ impl QueueRow {
             buttons: buttons.made(),
         }
     }
+
+    /// Adds buttons.
+    pub(crate) fn with(mut self, buttons: Buttons<'_>) -> Self {
+        self.buttons.extend(buttons.made());
+        self
+    }
 }
 
 /// A job in a line: in a list, or as a box.
