@@ -85,6 +85,8 @@ function restoreFocus(mark) {
   (same ?? row.querySelector?.("[data-open]"))?.focus({ preventScroll: true });
 }
 
+const fields = () => [...main.querySelectorAll("[data-fields] input")];
+
 async function refresh() {
   if (refreshing) { wanted = true; return; }
   refreshing = true;
@@ -98,6 +100,7 @@ async function refresh() {
     const mark = focusMark();
     const whole = rows().filter((row) => row.querySelector(".why.whole")).map(nameOf);
     const were = picked().map((box) => box.value);
+    const typed = fields().map((field) => field.value);
     const aside = main.querySelector(".picture")?.scrollLeft;
     main.replaceChildren(...fresh.childNodes);
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
@@ -105,6 +108,7 @@ async function refresh() {
       if (whole.includes(nameOf(row))) row.querySelector(".why")?.classList.add("whole");
     }
     for (const box of main.querySelectorAll("input[name=pick]")) box.checked = were.includes(box.value);
+    fields().forEach((field, n) => { field.value = typed[n] ?? ""; });
     const again = rows().find((row) => selected && nameOf(row) === selected);
     if (again) select(again, false);
     if (aside) main.querySelector(".picture")?.scrollTo(aside, 0);
@@ -196,15 +200,18 @@ async function send(address, body, more) {
 
 // A change of many jobs comes in parts, each of which says where the next one begins.
 async function sendAll(action, reason) {
-  const sum = { jobs: 0, overtaken: 0 };
+  const sum = { jobs: 0, overtaken: 0, back: 0 };
   for (let more = { reason }, parts = 1; ; parts += 1) {
     const said = await send(action.address, action.body, more);
     sum.jobs += said.jobs ?? 0;
     sum.overtaken += said.overtaken ?? 0;
+    sum.back += said.moved_back ?? 0;
     if (said.next === undefined) {
       if (parts > 1) {
         const later = sum.overtaken ? `; up to ${sum.overtaken} later jobs have already begun` : "";
-        said.message = `${sum.jobs} jobs in all${later}.`;
+        const back = sum.back
+          ? ` ${sum.back} went from a dead-letter queue back to the queue in which they failed, in order.` : "";
+        said.message = `${sum.jobs} jobs in all${later}.${back}`;
       }
       return said;
     }
@@ -240,6 +247,11 @@ function press(button) {
   if ("picks" in button.dataset) {
     body.jobs = jobsToPick();
     about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
+  }
+  // A field that cannot be read must not pass for an empty one.
+  for (const field of button.closest("[data-fields]")?.querySelectorAll("input") ?? []) {
+    if (!field.reportValidity()) return;
+    if (field.value) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
   }
   const label = button.firstChild.textContent.trim();
   askFor({ label, about, address: button.dataset.address, body });

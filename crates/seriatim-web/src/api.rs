@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use seriatim::{Operation, ProcessorInfo, QueueOverview};
+use seriatim::{MoveTask, Operation, ProcessorInfo, QueueOverview};
 
 use crate::access::check_change;
 use crate::action::{Action, Ask, Effect, act};
@@ -36,6 +36,8 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/find", get(find))
         .route("/nodes", get(nodes))
         .route("/operations", get(operations))
+        .route("/move-tasks", get(move_tasks))
+        .route("/move-tasks/{verb}", post(move_task_action))
         .route("/nodes/release", post(release))
         .route("/jobs/{id}/{verb}", post(job_action))
         .route("/groups/{verb}", post(group_action))
@@ -157,6 +159,10 @@ async fn operations(State(app): State<Shared>, of: Asked<Before>) -> Answer<Vec<
     Ok(Json(data::operations(&app, of?.0.before).await?))
 }
 
+async fn move_tasks(State(app): State<Shared>, of: Asked<OfQueue>) -> Answer<Vec<MoveTask>> {
+    Ok(Json(data::move_tasks(&app, of?.0.queue.as_deref()).await?))
+}
+
 type Body = Result<Json<Ask>, JsonRejection>;
 
 async fn job_action(
@@ -230,6 +236,18 @@ async fn failed_action(
 ) -> Answer<Effect> {
     let (verb, ask) = (path?.0, body?.0);
     run(&app, &identity, &headers, Action::of_failed(&ask, &verb)?, &ask).await
+}
+
+async fn move_task_action(
+    State(app): State<Shared>,
+    Extension(identity): Extension<Identity>,
+    headers: HeaderMap,
+    path: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Answer<Effect> {
+    let (verb, ask) = (path?.0, body?.0);
+    let action = Action::of_move_task(given(ask.queue.as_ref())?, &ask, &verb)?;
+    run(&app, &identity, &headers, action, &ask).await
 }
 
 async fn wrong_method() -> ApiError {

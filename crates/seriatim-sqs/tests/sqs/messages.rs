@@ -222,31 +222,43 @@ async fn a_batch_has_an_answer_for_each_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handle_expires_with_its_visibility_though_nobody_has_the_message() {
+async fn a_handle_of_a_fifo_queue_expires_though_nobody_has_the_message() {
     let sqs = Sqs::start().await;
-    let (fifo, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
-    sqs.send_to(&fifo, "g", &["1"]).await;
-    sqs.call("SendMessage", json!({"QueueUrl": standard, "MessageBody": "1"})).await;
-    for url in [&fifo, &standard] {
-        let message = sqs.receive(url).await.remove(0);
-        sqs.lapse().await;
-        let visibility = json!({"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"],
-            "VisibilityTimeout": 9});
-        let (error, _) = sqs.refusal("ChangeMessageVisibility", visibility).await;
-        let deleted = sqs.delete(url, &message).await;
-        if *url == fifo {
-            assert_eq!(error, "InvalidParameterValueException");
-            assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
-            let again = sqs.receive(url).await;
-            assert_eq!(bodies(&again), ["1"]);
-            assert_eq!(sqs.delete(url, &again[0]).await.status, 200);
-        } else {
-            // As with AWS.
-            assert_eq!((&*error, deleted.status), ("MessageNotInflight", 200));
-        }
-        assert!(sqs.receive(url).await.is_empty());
+    let url = sqs.queue("q.fifo").await;
+    sqs.send_to(&url, "g", &["1"]).await;
+    let message = sqs.receive(&url).await.remove(0);
+    sqs.lapse().await;
+    for seconds in [9, 0] {
+        let change = visible_in(seconds, &url, &message);
+        let (error, _) = sqs.refusal("ChangeMessageVisibility", change).await;
+        assert_eq!(error, "InvalidParameterValueException");
     }
-    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 2);
+    let deleted = sqs.delete(&url, &message).await;
+    assert!(deleted.body.contains("The receipt handle has expired."), "{}", deleted.body);
+    let again = sqs.receive(&url).await;
+    assert_eq!(bodies(&again), ["1"]);
+    assert_eq!(sqs.delete(&url, &again[0]).await.status, 200);
+    assert!(sqs.receive(&url).await.is_empty());
+    sqs.end().await;
+}
+
+/// As with AWS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_of_a_standard_queue_counts_until_the_message_is_received_again() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "1"})).await;
+    let message = sqs.receive(&url).await.remove(0);
+    sqs.lapse().await;
+    sqs.call("ChangeMessageVisibility", visible_in(9, &url, &message)).await;
+    assert!(sqs.receive(&url).await.is_empty(), "it is in flight again");
+    sqs.lapse().await;
+    sqs.call("ChangeMessageVisibility", visible_in(0, &url, &message)).await;
+    let again = sqs.receive(&url).await.remove(0);
+    sqs.lapse().await;
+    assert_eq!(sqs.delete(&url, &again).await.status, 200);
+    assert!(sqs.receive(&url).await.is_empty());
+    assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'succeeded'").await, 1);
     sqs.end().await;
 }
 

@@ -4,11 +4,11 @@ use chrono::{DateTime, Utc};
 use seriatim::{Cancelled, Client, JobStatus};
 use sqlx::PgConnection;
 
+use crate::action::dead_letters::{Verb, failed};
 use crate::action::effect::{Effect, count, overtaken, redriven_effect};
-use crate::action::letters::{Verb, failed};
-use crate::action::purge::purge;
+use crate::action::purge::{purge, purge_everything};
 use crate::action::undo::undo;
-use crate::action::{Action, Ask};
+use crate::action::{Action, Ask, move_task};
 use crate::app::App;
 use crate::config::Identity;
 use crate::error::WebError;
@@ -43,6 +43,9 @@ pub(crate) async fn act(
             purge(app, &client, queue, Some(group), ask.dry_run).await?
         }
         Action::PurgeQueue { queue } => purge(app, &client, queue, None, ask.dry_run).await?,
+        Action::PurgeEverything { queue } => {
+            purge_everything(app, &client, queue, ask.dry_run).await?
+        }
         Action::RedriveFailed(which) => {
             failed(app, &client, which, Verb::Redrive, ask.dry_run).await?
         }
@@ -53,14 +56,16 @@ pub(crate) async fn act(
             // Looked at before: afterwards the group has moved on.
             let behind = behind(app, action).await?;
             let undo = undo(app, action, reason).await?;
+            let advice = advice(app, action).await?;
             let mut tx = app.writes.begin().await?;
-            let effect = in_transaction(&client, &mut tx, action, &behind, reason).await?;
+            let mut effect = in_transaction(&client, &mut tx, action, &behind, reason).await?;
+            effect.message.push_str(&advice);
             if ask.dry_run {
                 tx.rollback().await?;
-                effect
+                Effect { undo: None, ..effect }
             } else {
                 tx.commit().await?;
-                Effect { undo, ..effect }
+                Effect { undo: undo.or(effect.undo), ..effect }
             }
         }
     };
@@ -98,6 +103,14 @@ async fn behind(app: &App, action: &Action) -> Result<String, WebError> {
         (_, Some(_)) => format!("{} jobs behind it go on", explained.behind),
         (_, None) => String::from("it has no group"),
     })
+}
+
+/// Returns what else there is to know before the action, in a sentence.
+async fn advice(app: &App, action: &Action) -> Result<String, WebError> {
+    match action {
+        Action::StartMoveTask(task) => move_task::advice(app, task).await,
+        _ => Ok(String::new()),
+    }
 }
 
 async fn in_transaction(
@@ -186,8 +199,13 @@ async fn in_transaction(
             );
             Ok(Effect { jobs: Some(jobs), ..Effect::of(message) })
         }
+        Action::StartMoveTask(task) => move_task::start(client, tx, task, reason).await,
+        Action::CancelMoveTask { queue, task } => {
+            move_task::cancel(client, tx, queue, *task, reason).await
+        }
         Action::PurgeGroup { .. }
         | Action::PurgeQueue { .. }
+        | Action::PurgeEverything { .. }
         | Action::RedriveFailed(_)
         | Action::DiscardFailed(_) => {
             Err(WebError::BadRequest(String::from("This is not done in one transaction.")))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::json;
-use seriatim::{GroupState, JobStatus};
+use seriatim::{GroupState, JobStatus, MoveTask, MoveTaskStatus};
 
 use crate::app::App;
 use crate::config::Access;
@@ -72,7 +72,8 @@ impl<'a> Buttons<'a> {
             return;
         }
         let body = ascii(&serde_json::to_string(body).unwrap_or_default());
-        let grave = matches!(label, "Purge" | "Cancel" | "Abort") || label.starts_with("Discard");
+        let grave = matches!(label, "Cancel" | "Abort")
+            || ["Purge", "Discard"].iter().any(|word| label.starts_with(word));
         let picks = label.ends_with("picked");
         self.made.push(Button { label, key, address, body, grave, picks });
     }
@@ -188,6 +189,14 @@ impl<'a> Buttons<'a> {
         self
     }
 
+    /// Adds the purge of all that a queue has, for its own page alone.
+    pub(crate) fn purge_everything(mut self, queue: &str) -> Self {
+        let about = About { queue, group: None };
+        let address = String::from("api/v1/queues/purge-everything");
+        self.add(Access::Admin, "Purge everything", "", address, &about);
+        self
+    }
+
     /// Adds what can be done about a node that seems to be gone.
     pub(crate) fn node(mut self, node: &str) -> Self {
         let about = serde_json::json!({ "node": node });
@@ -206,6 +215,24 @@ impl<'a> Buttons<'a> {
         self.add(operator, "Discard picked", "", address("discard"), &none);
         self.add(operator, "Redrive all of these", "", address("redrive"), &matching);
         self.add(operator, "Discard all of these", "", address("discard"), &matching);
+        self
+    }
+
+    /// Adds the start of a move task from a queue.
+    pub(crate) fn start_move_task(mut self, queue: &str) -> Self {
+        let about = About { queue, group: None };
+        let address = String::from("api/v1/move-tasks/start");
+        self.add(Access::Operator, "Start move task", "", address, &about);
+        self
+    }
+
+    /// Adds what can be done about a move task.
+    pub(crate) fn move_task(mut self, task: &MoveTask) -> Self {
+        if task.status == MoveTaskStatus::Running {
+            let about = json!({ "queue": task.from_queue, "task": task.id });
+            let address = String::from("api/v1/move-tasks/cancel");
+            self.add(Access::Operator, "Cancel move task", "", address, &about);
+        }
         self
     }
 

@@ -2,8 +2,9 @@
 
 mod act;
 mod buttons;
+mod dead_letters;
 mod effect;
-mod letters;
+mod move_task;
 mod purge;
 mod undo;
 
@@ -40,11 +41,24 @@ pub(crate) enum Action {
     ResumeQueue { queue: String },
     Redrive { queue: String, limit: u32 },
     PurgeQueue { queue: String },
+    PurgeEverything { queue: String },
     RedriveParked { queue: String, group: String, job: Option<i64> },
     DiscardParked { queue: String, group: String, job: Option<i64> },
     ReleaseNode { node: String },
     RedriveFailed(Which),
     DiscardFailed(Which),
+    StartMoveTask(Move),
+    CancelMoveTask { queue: String, task: i64 },
+}
+
+/// What a move task is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: String,
+    /// `None`: each job to the queue in which it failed.
+    pub(crate) to: Option<String>,
+    /// `None`: as fast as it goes.
+    pub(crate) per_second: Option<u32>,
 }
 
 /// The dead letters that an action is about.
@@ -65,6 +79,10 @@ pub(crate) struct Ask {
     pub(crate) limit: Option<u32>,
     /// When a pause ends by itself.
     pub(crate) until: Option<DateTime<Utc>>,
+    /// The queue that a move task moves to, and the most jobs a second.
+    pub(crate) to: Option<String>,
+    pub(crate) per_second: Option<u32>,
+    pub(crate) task: Option<i64>,
     /// Dead letters by their ids.
     pub(crate) jobs: Option<Vec<i64>>,
     /// Dead letters by a filter; with an empty one all.
@@ -106,6 +124,7 @@ impl Action {
             "resume" => Self::ResumeQueue { queue },
             "redrive" => Self::Redrive { queue, limit: ask.limit.unwrap_or(REDRIVE).min(REDRIVE) },
             "purge" => Self::PurgeQueue { queue },
+            "purge-everything" => Self::PurgeEverything { queue },
             _ => return None,
         })
     }
@@ -141,10 +160,30 @@ impl Action {
         })
     }
 
+    /// Fails if the task to be cancelled is not named.
+    pub(crate) fn of_move_task(
+        queue: String,
+        ask: &Ask,
+        verb: &str,
+    ) -> Result<Option<Self>, WebError> {
+        let unnamed = || WebError::BadRequest(String::from("Name the task."));
+        Ok(match verb {
+            "start" => Some(Self::StartMoveTask(Move {
+                from: queue,
+                to: ask.to.clone(),
+                per_second: ask.per_second,
+            })),
+            "cancel" => Some(Self::CancelMoveTask { queue, task: ask.task.ok_or_else(unnamed)? }),
+            _ => None,
+        })
+    }
+
     /// Returns the role that it needs.
     pub(crate) fn needs(&self) -> Access {
         match self {
-            Self::PurgeGroup { .. } | Self::PurgeQueue { .. } => Access::Admin,
+            Self::PurgeGroup { .. } | Self::PurgeQueue { .. } | Self::PurgeEverything { .. } => {
+                Access::Admin
+            }
             _ => Access::Operator,
         }
     }

@@ -37,6 +37,39 @@ pub(in crate::action) async fn purge(
     Ok(Effect { jobs: Some(purged.cancelled), ..Effect::of(message) })
 }
 
+/// As [`purge`], with what is in flight and the queue's deduplication ids.
+pub(in crate::action) async fn purge_everything(
+    app: &App,
+    client: &Client,
+    queue: &str,
+    dry_run: bool,
+) -> Result<Effect, WebError> {
+    if dry_run {
+        let what = crate::data::queue(app, queue).await?.map_or_else(String::new, |queue| {
+            let jobs = queue.jobs;
+            format!(
+                " ({} queued, {} delayed, {} in flight)",
+                jobs.queued, jobs.delayed, jobs.started
+            )
+        });
+        return Ok(Effect::of(format!(
+            "All unfinished jobs of queue {queue:?} end as cancelled{what}: receipts are stale, and \
+             processors are asked to cancel theirs. Its deduplication ids are forgotten. Parked \
+             jobs are left alone. This cannot be undone."
+        )));
+    }
+    let purged = client.purge_everything(&app.writes, queue).await?;
+    let message = format!(
+        "{} of queue {queue:?} were cancelled, and {} deduplication ids forgotten; {} run on until \
+         their processors cancel them, {} were locked.",
+        count(purged.cancelled),
+        purged.forgotten,
+        purged.running,
+        purged.locked
+    );
+    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::of(message) })
+}
+
 async fn queued(app: &App, queue: &str, group: Option<&str>) -> Result<String, WebError> {
     let queued = if let Some(group) = group {
         app.client.group(&app.reads, queue, group).await?.map(|group| group.depth)

@@ -1,4 +1,4 @@
-//! What takes a pause, or the end of one, back.
+//! What takes a change back.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,6 +13,12 @@ pub(crate) struct Undo {
     label: &'static str,
     address: String,
     body: Value,
+}
+
+impl Undo {
+    pub(in crate::action) fn new(label: &'static str, address: &str, body: Value) -> Self {
+        Self { label, address: address.to_owned(), body }
+    }
 }
 
 /// Returns what takes a pause, or the end of one, back. Looked for before it is done, as the reason

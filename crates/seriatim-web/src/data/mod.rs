@@ -12,7 +12,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use seriatim::{
-    GroupFilter, GroupPage, GroupSort, GroupState, Operation, ProcessorInfo, QueueOverview,
+    GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, ProcessorInfo,
+    QueueOverview,
 };
 
 pub(crate) use failed::{LetterFilter, Letters, failed, letters};
@@ -93,6 +94,14 @@ pub(crate) const OPERATIONS: u32 = 50;
 /// Returns what operators did, the last first; before an operation, for the next page.
 pub(crate) async fn operations(app: &App, before: Option<i64>) -> Result<Vec<Operation>, WebError> {
     Ok(app.client.operations(&app.reads, before, OPERATIONS).await?)
+}
+
+/// Returns the move tasks of a queue, or of all: those that run, and the last that have ended.
+pub(crate) async fn move_tasks(
+    app: &App,
+    from_queue: Option<&str>,
+) -> Result<Vec<MoveTask>, WebError> {
+    Ok(app.client.move_tasks(&app.reads, from_queue).await?)
 }
 
 /// Returns the processors, those that are gone first.

@@ -1,5 +1,6 @@
 //! The pages, as HTML.
 
+mod move_tasks;
 mod view;
 
 use askama::Template;
@@ -18,6 +19,7 @@ use crate::assets;
 use crate::config::{Access, Identity};
 use crate::data::{self, LaneFilter, LetterFilter, Shared, shown};
 use crate::error::{WebError, wrong_method};
+use crate::pages::move_tasks::Moves;
 use crate::pages::view::{
     AttemptView, JobLine, LetterRow, NodeRow, OperationRow, PauseView, QueueRow, RowView, When,
     encode, field, queue_url,
@@ -187,6 +189,7 @@ async fn queue(
     struct Queue {
         about: QueueRow,
         rows: Vec<RowView>,
+        moves: Moves,
         states: Vec<Choice>,
         sorts: Vec<Choice>,
         find: String,
@@ -218,7 +221,9 @@ async fn queue(
             let rows = data::rows(&app, &filter.name, page.groups).await?;
             let row = |row| RowView::new(&app, identity.access, row, false);
             let main = Queue {
-                about: QueueRow::new(&app, identity.access, overview),
+                moves: Moves::read(&app, identity.access, &overview).await?,
+                about: QueueRow::new(&app, identity.access, overview)
+                    .with(Buttons::new(&app, identity.access).purge_everything(&filter.name)),
                 rows: rows.iter().map(row).collect(),
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),

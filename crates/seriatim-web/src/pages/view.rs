@@ -72,11 +72,11 @@ fn counted(word: &'static str, count: BoundedCount) -> Count {
     Count { word, number: bounded(count), any: count.count > 0 }
 }
 
-fn bounded(count: BoundedCount) -> String {
+pub(crate) fn bounded(count: BoundedCount) -> String {
     format!("{}{}", thousands(count.count), if count.or_more { "+" } else { "" })
 }
 
-fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + 3);
     for (n, digit) in digits.chars().enumerate() {
@@ -174,6 +174,12 @@ impl QueueRow {
             limit: queue.in_flight_limit,
             buttons: buttons.made(),
         }
+    }
+
+    /// Adds buttons.
+    pub(crate) fn with(mut self, buttons: Buttons<'_>) -> Self {
+        self.buttons.extend(buttons.made());
+        self
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{JobStatus, NewJob};
+use seriatim::{JobStatus, NewJob, Receive, ReceiveError};
 
 use crate::support::{ANN, ROOT, Shop, eventually, get, post, serve, users};
 
@@ -108,6 +108,40 @@ async fn bodies_that_make_no_sense_are_refused() {
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
         assert!(answer.json()["error"].is_string());
     }
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_of_everything_is_an_admins_and_says_what_it_ends() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let job = |n: i32| NewJob::new("letters", &n).dedup_id(format!("id {n}"));
+    for n in 0..3 {
+        shop.client.enqueue(shop.pool(), job(n)).await.unwrap();
+    }
+    let received = shop.client.receive(shop.pool(), Receive::new("letters")).await.unwrap();
+    let path = "/api/v1/queues/purge-everything";
+    let mut everything = json!({"queue": "letters", "reason": "a test", "dry_run": true});
+    assert_eq!(post(page, path, ANN, &everything).await.status, 403);
+    for (user, may) in [(ANN, false), (ROOT, true)] {
+        let seen = get(page, "/queue?name=letters", user).await.body;
+        assert_eq!(seen.contains("queues/purge-everything"), may);
+    }
+    let preview = post(page, path, ROOT, &everything).await.json();
+    for words in ["2 queued, 0 delayed, 1 in flight", "deduplication ids are forgotten", "undone"] {
+        assert!(preview["message"].as_str().unwrap().contains(words), "{preview}");
+    }
+    assert_eq!(shop.client.counts(shop.pool(), "letters").await.unwrap().unfinished(), 3);
+
+    everything["dry_run"] = json!(false);
+    let purged = post(page, path, ROOT, &everything).await.json();
+    assert_eq!(purged["jobs"], 3, "{purged}");
+    assert!(purged["message"].as_str().unwrap().contains("3 deduplication ids"), "{purged}");
+    let stale = shop.client.ack(shop.pool(), &received[0].receipt).await;
+    assert!(matches!(stale, Err(ReceiveError::Stale { .. })), "{stale:?}");
+    assert!(!shop.client.enqueue(shop.pool(), job(0)).await.unwrap().is_duplicate());
+    let log = get(page, "/api/v1/operations", ANN).await.json();
+    assert_eq!((&log[0]["action"], &log[0]["actor"]), (&json!("purge"), &json!("root")));
     shop.close().await;
 }
 

@@ -275,6 +275,7 @@ pub(crate) fn pages(shop: &Shop) -> Vec<(&'static str, String)> {
     vec![
         ("queues", String::from("/")),
         ("queue", String::from("/queue?name=orders")),
+        ("queue-moves", String::from("/queue?name=mail")),
         ("queue-unserved", String::from("/queue?name=odrers")),
         ("lane", String::from("/lane?queue=orders&group=customer-17")),
         ("lane-running", String::from("/lane?queue=orders&group=customer-7")),
@@ -341,6 +342,10 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     for n in 0..3 {
         shop.enqueue("mail", &format!("to-{n}"), "fine", "letter").await;
     }
+    let mut tx = pool.begin().await.unwrap();
+    let task = client.start_move_task(&mut *tx, "mail", Some("post"), Some(5)).await.unwrap();
+    client.cancel_move_task(&mut *tx, task).await.unwrap();
+    tx.commit().await.unwrap();
     client.acting_as("ann").pause_queue(pool, "mail", Some("the provider is down")).await.unwrap();
     shop.enqueue("reports", "nightly", "fine", "report").await;
     client.receive(pool, Receive::new("reports")).await.unwrap();

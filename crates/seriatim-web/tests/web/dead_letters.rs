@@ -22,7 +22,7 @@ async fn shop_with(jobs: &[(&str, &str, &str)]) -> (Shop, Vec<i64>) {
 }
 
 /// Runs the queue `letters` until `failed` jobs have failed and none is left.
-async fn work_off(shop: &Shop, failed: usize) {
+pub(crate) async fn work_off(shop: &Shop, failed: usize) {
     let options = QueueOptions::new("letters")
         .retry(RetryPolicy::new(1))
         .out_of_attempts(OutOfAttempts::Continue);
@@ -207,12 +207,31 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
         let body = get(page, path, VIC).await.body;
         assert!(body.contains(words), "{path}: {body}");
     }
-    let redrive = json!({"matching": {"queue": "letters", "group": "a"}, "reason": "mended"});
-    let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
-    assert_eq!(redriven.json()["jobs"], 2, "{}", redriven.body);
+    let mut redrive = json!({"matching": {"queue": "letters", "group": "a"}, "dry_run": true});
+    let back =
+        "2 of them go from a dead-letter queue back to the queue in which they failed, in order";
+    for (dry_run, left) in [(true, 3), (false, 1)] {
+        redrive["dry_run"] = json!(dry_run);
+        redrive["reason"] = json!("mended");
+        let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
+        let said = redriven.json();
+        assert_eq!((&said["jobs"], &said["moved_back"]), (&json!(2), &json!(2)), "{said}");
+        assert!(said["message"].as_str().unwrap().contains(back), "{said}");
+        assert_eq!(ids(page, "queue=letters").await.len(), left);
+    }
     assert_eq!(ids(page, "queue=letters").await, [all[1]]);
     let counts = shop.client.counts(shop.pool(), "letters").await.unwrap();
     assert_eq!(counts.queued, 2);
+    // The API of a whole queue says so too.
+    let redrive = json!({"queue": "letters", "reason": "mended"});
+    let said = post(page, "/api/v1/queues/redrive", ANN, &redrive).await.json();
+    assert!(
+        said["message"].as_str().unwrap().contains("It goes from a dead-letter queue back"),
+        "{said}"
+    );
+    let parked = json!({"jobs": [shop.poison], "dry_run": true});
+    let said = post(page, "/api/v1/failed/redrive", ANN, &parked).await.json();
+    assert_eq!(said.get("moved_back"), None, "it failed where it is: {said}");
     shop.close().await;
 }
 

@@ -6,7 +6,7 @@ use seriatim::Client;
 use sqlx::PgConnection;
 
 use crate::action::Which;
-use crate::action::effect::{Effect, count, overtaken};
+use crate::action::effect::{Effect, back, count, overtaken};
 use crate::app::App;
 use crate::data::letters;
 use crate::error::WebError;
@@ -27,6 +27,7 @@ pub(in crate::action) enum Verb {
 struct Tally {
     jobs: u64,
     overtaken: u64,
+    moved_back: u64,
     chunks: u32,
 }
 
@@ -44,6 +45,7 @@ impl Tally {
                 let redriven = client.redrive_jobs(tx, jobs).await?;
                 self.jobs += redriven.jobs;
                 self.overtaken += redriven.overtaken;
+                self.moved_back += redriven.moved_back;
             }
             Verb::Discard => self.jobs += client.discard_jobs(tx, jobs).await?,
         }
@@ -96,18 +98,21 @@ pub(in crate::action) async fn failed(
         )));
     }
     let at_least = if next.is_some() { "At least " } else { "" };
-    let Tally { jobs, overtaken: later, chunks } = tally;
+    let Tally { jobs, overtaken: later, moved_back, chunks } = tally;
     // Each chunk counts those behind it, also such as a later chunk redrives.
     let up_to = if chunks > 1 && later > 0 { ", counted for each 500" } else { "" };
     Ok(match verb {
         Verb::Redrive => Effect {
             jobs: Some(jobs),
             overtaken: Some(later),
+            moved_back: Some(moved_back).filter(|moved| *moved > 0),
             next,
             ..Effect::of(format!(
-                "{at_least}{} that failed run again, in their original order{}{up_to}. Halts by them end.",
+                "{at_least}{} that failed run again, in their original order{}{up_to}.{} Halts by \
+                 them end.",
                 count(jobs),
-                overtaken(later)
+                overtaken(later),
+                back(jobs, moved_back)
             ))
         },
         Verb::Discard => Effect {
