@@ -1,8 +1,9 @@
 //! Headless Chromium, driven through chromedriver.
 
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fantoccini::actions::{InputSource, KeyAction, KeyActions};
 use fantoccini::wd::Capabilities;
@@ -21,11 +22,29 @@ pub(crate) const TAB: &str = "\u{e004}";
 /// A browser, and the driver that ends with it.
 pub(crate) struct Browser {
     pub(crate) client: Client,
-    _driver: Child,
+    _driver: Driver,
 }
 
-/// Starts the driver, and returns its port; `None` if none is installed.
-async fn driver() -> Option<(Child, String)> {
+/// Ends its Chromium when it is dropped, also by a test that fails. A driver that is killed leaves it.
+struct Driver {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
+        let asked = stream.write_all(b"GET /shutdown HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let until = Instant::now() + LIMIT;
+        while asked.is_ok() && Instant::now() < until && matches!(self.process.try_wait(), Ok(None))
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Starts the driver; `None` if none is installed.
+async fn driver() -> Option<Driver> {
     // Of two that take a port at the same time, one ends.
     for _ in 0..5 {
         let started = Command::new("chromedriver")
@@ -34,14 +53,14 @@ async fn driver() -> Option<(Child, String)> {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn();
-        let mut driver = started.ok()?;
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let mut process = started.ok()?;
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         while let Some(line) = lines.next_line().await.unwrap() {
             if let Some((_, port)) = line.split_once("started successfully on port ") {
-                let port = port.trim_end_matches('.').to_owned();
+                let port = port.trim_end_matches('.').parse().unwrap();
                 // It must be able to write on.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Some((driver, port));
+                return Some(Driver { process, port });
             }
         }
     }
@@ -50,7 +69,7 @@ async fn driver() -> Option<(Child, String)> {
 
 /// Starts Chromium; `None`, loudly, if none is installed.
 pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
-    let Some((driver, port)) = driver().await else {
+    let Some(driver) = driver().await else {
         assert!(
             std::env::var_os("SERIATIM_NEEDS_BROWSER").is_none(),
             "chromedriver is not installed, and SERIATIM_NEEDS_BROWSER is set"
@@ -83,7 +102,7 @@ pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
     let capabilities: Capabilities = serde_json::from_value(options).unwrap();
     let client = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
         .capabilities(capabilities)
-        .connect(&format!("http://127.0.0.1:{port}"))
+        .connect(&format!("http://127.0.0.1:{}", driver.port))
         .await
         .unwrap();
     Some(Browser { client, _driver: driver })
