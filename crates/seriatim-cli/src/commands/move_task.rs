@@ -12,10 +12,9 @@ use tokio::time::sleep;
 use crate::args;
 use crate::change::Effect;
 use crate::commands::pause::doubt;
-use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, program};
+use crate::output::text::{clock, count, number, program};
 use crate::output::{json, json_line, remark};
 use crate::session::Session;
 

@@ -5,7 +5,7 @@ use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_words, since};
+use crate::output::text::{clock, in_words, number, since};
 use crate::session::Session;
 
 /// Lists the queues.
@@ -53,11 +53,6 @@ fn words(counts: &[(BoundedCount, &str)]) -> String {
     let some = counts.iter().filter(|(count, _)| count.count > 0);
     let words: Vec<_> = some.map(|(count, word)| format!("{} {word}", number(*count))).collect();
     if words.is_empty() { String::from("-") } else { words.join(", ") }
-}
-
-/// Returns a count; `10000+` if there are more than were counted.
-pub(crate) fn number(count: BoundedCount) -> String {
-    format!("{}{}", count.count, if count.or_more { "+" } else { "" })
 }
 
 fn note(queue: &QueueOverview) -> String {

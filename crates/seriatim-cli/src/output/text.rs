@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use seriatim::BoundedCount;
 
 use crate::args::DEFAULT_SCHEMA;
 
@@ -94,6 +95,11 @@ pub(crate) fn advise_for(schema: &str) {
     if schema != DEFAULT_SCHEMA {
         _ = PROGRAM.set(format!("seriatim --schema {}", shell(schema)));
     }
+}
+
+/// Returns a count; `10000+` if there are more than were counted.
+pub(crate) fn number(count: BoundedCount) -> String {
+    format!("{}{}", count.count, if count.or_more { "+" } else { "" })
 }
 
 /// Returns a number with its noun: `1 job`, `2 jobs`.

@@ -6,9 +6,8 @@ use chrono::{DateTime, Utc};
 use seriatim::{GroupFilter, GroupSort, GroupState, Reason};
 
 use super::{Finding, Findings};
-use crate::commands::queues::number;
 use crate::failure::Failure;
-use crate::output::text::{in_words, program, shell, since};
+use crate::output::text::{in_words, number, program, shell, since};
 use crate::session::Session;
 
 /// How long jobs may be due in a queue without a processor: a receiver may begin soon.
