@@ -31,7 +31,7 @@ pub struct QueueOverview {
     pub dead_letter_queue: Option<String>,
     /// Whether a living processor serves it, as far as processors say: one of a version that does
     /// not name its queues may serve any. Or receivers do: one has jobs of it, or asked for some in
-    /// the last minute.
+    /// the last five minutes.
     pub served: bool,
 }
 

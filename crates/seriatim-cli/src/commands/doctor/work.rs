@@ -35,7 +35,8 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
         }
         findings.problem(
             format!(
-                "queue {:?} has work that has been due for {}, and no living processor or receiver serves it",
+                "queue {:?} has work that has been due for {}, and no living processor or receiver serves it: none asked \
+                 in the last 5 minutes",
                 queue.queue,
                 since(due, now)
             ),
