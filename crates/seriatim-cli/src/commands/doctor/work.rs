@@ -24,15 +24,15 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     let processors = session.client.processors(&mut *session.read().await?).await?;
     let now = session.now().await?;
     for queue in &queues {
-        let Some(due) = queue.unserved_since().filter(|due| now - *due > DUE) else { continue };
-        // Nobody need serve a dead-letter queue.
-        if let [source, ..] = &*session.sources_of_dead_letters(&queue.queue).await? {
+        let is_overdue = |due: &DateTime<Utc>| now - *due > DUE;
+        let waits = !queue.served && queue.oldest_due.as_ref().is_some_and(is_overdue);
+        if let ([source, ..], true) = (&*queue.dead_letters_of, waits) {
             findings.note(
                 format!("dead letters of queue {source:?} wait in queue {:?}", queue.queue),
                 Some(format!("{} dead-letters {}", program(), shell(source))),
             );
-            continue;
         }
+        let Some(due) = queue.unserved_since().filter(is_overdue) else { continue };
         findings.problem(
             format!(
                 "queue {:?} has work that has been due for {}, and no living processor or receiver serves it: none asked \
