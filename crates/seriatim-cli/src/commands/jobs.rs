@@ -252,7 +252,7 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         let sentences = iter::once(moved_in_words(to, &moved)).chain(warnings.iter().cloned());
         let sentence = sentences.collect::<Vec<_>>().join("; ");
         let asks = moved.jobs.len() > 1 || !warnings.is_empty();
-        Ok(Effect { sentence, asks, data })
+        Ok(Effect { sentence, asks, data, preview: None })
     };
     session.change(act).await?;
     let stays = |id| {

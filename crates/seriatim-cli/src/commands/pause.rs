@@ -43,7 +43,7 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
             sentence = format!("{sentence}; {doubt}");
         }
         let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, asks: doubt.is_some(), data })
+        Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
     };
     session.change(act).await
 }

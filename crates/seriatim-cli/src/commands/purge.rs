@@ -82,7 +82,7 @@ async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure
         if jobs == 1 { "is" } else { "are" }
     );
     let data = json!({"action": "purge", "queue": queue, "group": group, "jobs": jobs});
-    Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data })
+    Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data, preview: None })
 }
 
 /// Returns what a purge of everything would do. It has something to do without a job too:
@@ -102,5 +102,5 @@ async fn preview_of_everything(session: &Session, queue: &str) -> Result<Effect,
     let data = json!({
         "action": "purge", "queue": queue, "group": null, "jobs": waiting + started, "everything": true,
     });
-    Ok(Effect { sentence, asks: true, data })
+    Ok(Effect { sentence, asks: true, data, preview: None })
 }
