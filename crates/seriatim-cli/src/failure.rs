@@ -96,6 +96,8 @@ impl From<sqlx::Error> for Failure {
             "42501" => Self::Refused(format!(
                 "{message}; docs/roles.sql has roles for observers, workers and operators"
             )),
+            // The library's functions say so of their arguments.
+            "22023" => Self::Usage(format!("{}{hint}", database.message())),
             "25006" => Self::Refused(format!("{message}; this is a read-only server or session")),
             _ => Self::Error(message),
         }

@@ -1,6 +1,7 @@
 //! The arguments of `seriatim job`.
 
 use chrono::{DateTime, Utc};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use seriatim::JobStatus;
 
@@ -77,6 +78,7 @@ pub(crate) struct JobList {
     /// Only jobs in this state: queued, started, parked, succeeded, failed or cancelled.
     #[arg(long, value_name = "STATE", value_parser = job_status)]
     pub(crate) status: Option<JobStatus>,
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     /// Only jobs of this name.
     #[arg(long)]
     pub(crate) name: Option<String>,
