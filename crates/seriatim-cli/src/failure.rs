@@ -134,6 +134,7 @@ impl From<ControlError> for Failure {
             | ControlError::GroupRuns { .. }
             | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
+            | ControlError::DeadLetter { .. }
             | ControlError::MoveTaskRuns { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),

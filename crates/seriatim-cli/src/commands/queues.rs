@@ -66,6 +66,11 @@ fn note(queue: &QueueOverview) -> String {
     if queue.unserved_since().is_some() {
         notes.push(String::from("no living processor or receiver serves it"));
     }
+    if !queue.dead_letters_of.is_empty() {
+        let sources: Vec<_> =
+            queue.dead_letters_of.iter().map(|source| format!("{source:?}")).collect();
+        notes.push(format!("dead letters of {} wait in it", sources.join(", ")));
+    }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));
     }

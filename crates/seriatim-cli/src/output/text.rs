@@ -131,7 +131,7 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
     let named = |part: &str| {
         let part =
             calls.iter().fold(part.to_owned(), |text, (call, command)| text.replace(call, command));
-        ["retry", "skip", "cancel", "abort", "run_now"]
+        ["retry", "skip", "cancel", "abort", "run_now", "redrive", "discard"]
             .iter()
             .fold(part, |text, verb| with_job(&text, verb))
     };
@@ -220,6 +220,10 @@ mod tests {
                 None
             ),
             "group \"a \\\" unhalt_group\" is not paused (`seriatim unhalt QUEUE GROUP` ends a halt)"
+        );
+        assert_eq!(
+            in_q("To do: mend its cause and redrive job 1, or discard job 1 to give it up"),
+            "To do: mend its cause and `seriatim job redrive 1`, or `seriatim job discard 1` to give it up"
         );
         assert_eq!(in_q("run_now job 5; retry it"), "`seriatim job run-now 5`; retry it");
     }
