@@ -95,6 +95,18 @@ pub enum ControlError {
         /// The job that halted the group.
         by: i64,
     },
+    /// The job failed for good in another queue, and waits in that one's dead-letter queue.
+    #[error(
+        "job {id} is a dead letter of queue {queue:?} and waits in its dead-letter queue, so it cannot be {request}: redrive {id} to run it again, or discard {id} to give it up"
+    )]
+    DeadLetter {
+        /// The job.
+        id: i64,
+        /// The queue that it failed in.
+        queue: String,
+        /// The request.
+        request: &'static str,
+    },
     /// A session holds the job, and this role may not terminate it: it must be the session's role,
     /// a member of it, or of `pg_signal_backend`.
     #[error(

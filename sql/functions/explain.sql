@@ -17,8 +17,9 @@ $$;
 -- Explains a job; or a group, by the job of it that runs or is next. Null: there is no such job.
 --
 -- Words of `reason`: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
--- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired, parked,
--- ended, nothing. A halt comes before a claim, and a claim before a wait; of waits, the strongest.
+-- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired, dead_letter,
+-- parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of waits, the
+-- strongest. A dead letter is one only where nobody serves its dead-letter queue.
 create or replace function explain_subject(of_queue text, of_group text, of_job bigint) returns explanation
 language plpgsql volatile
 set search_path from current
@@ -27,13 +28,15 @@ set enable_mergejoin = off set enable_hashjoin = off set jit = off set plan_cach
 as $$
 #variable_conflict use_column
 declare
-  e explanation; f record; s record; claimed boolean; lease_end timestamptz; hold text; word text; own text; waits_on text;
+  e explanation; f record; s record; claimed boolean; lease_end timestamptz; hold text; word text; own text; waits_on text; unserved text[];
 begin
   -- Everything in one statement, so in one snapshot. Each probe reads by an index.
   select clock_timestamp() as now, k.queue, k.group_id, k.job_id,
       j.status::text as status, j.finished_at, j.error->>'message' as error, j.parked_with,
       j.attempts as job_attempts, j.attempts_forgiven as job_forgiven, j.max_attempts as job_max,
-      j.last_started_at as job_started_at, j.timeout_ms as job_timeout_ms,
+      j.last_started_at as job_started_at, j.timeout_ms as job_timeout_ms, j.run_at as job_run_at,
+      case when {waits_as_dead_letter} then j.moved_from end as dead_letter_of,
+      (select j.moved_from from job j where j.id = h.id and {waits_as_dead_letter}) as head_dead_letter_of,
       h.id as head, h.status::text as head_status, h.attempts, h.attempts_forgiven, h.max_attempts, h.run_at,
       h.last_started_at, h.expires_at, h.error->>'message' as head_error, h.flagged, h.timeout_ms,
       coalesce(h.suspect = h.claim, false) as head_suspected, h.lease_until,
@@ -128,6 +131,12 @@ begin
     when s.pid is not null and s.backend_start is null then 'locked'
     when f.group_id is not null and not f.has_row then case when f.flagged then 'not_adopted' else 'stranded' end
     else 'waits_for_turn' end;
+  if f.served is not null and not receivers_serve(f.queue) then
+    unserved := f.served;
+  end if;
+  if unserved is not null and f.head_dead_letter_of is not null and word in ('waits_for_turn', 'not_adopted', 'stranded') then
+    word := 'dead_letter';
+  end if;
   own := case
     when f.job_id is null then word
     when f.status in ('succeeded', 'failed', 'cancelled') then 'ended'
@@ -135,6 +144,9 @@ begin
     -- One of several jobs that were received together: their receiver may work on any. (No
     -- processor is named then; the jobs of a processor's turn run one after the other.)
     when f.status = 'started' and f.head <> f.job_id and claimed and f.processor is null then hold
+    -- What is before it in its dead-letter queue does not keep it from a redrive.
+    when f.head <> f.job_id and unserved is not null and f.dead_letter_of is not null
+      and word in ('dead_letter', 'waits_for_turn', 'not_adopted', 'stranded', 'expired', 'not_due', 'lapsed') then 'dead_letter'
     when f.head <> f.job_id then 'behind'
     else word end;
   waits_on := case when own = 'behind' then word else own end;
@@ -193,6 +205,9 @@ begin
       e.since := s.xact_start;
     when 'at_limit', 'not_adopted', 'stranded' then
       e.since := f.run_at;
+    when 'dead_letter' then
+      e.since := case when own = 'behind' or f.job_id is null then f.run_at else f.job_run_at end;
+      e.detail := case when own = 'behind' or f.job_id is null then f.head_dead_letter_of else f.dead_letter_of end;
     when 'waits_for_turn' then
       e.since := greatest(f.run_at, f.ready_at);
     when 'parked' then
@@ -213,8 +228,9 @@ begin
   -- That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
   if waits_on in ('waits_for_turn', 'not_adopted', 'stranded', 'lapsed', 'expired')
     or waits_on in ('claimed', 'suspected') and not f.alive
+    or own = 'behind' and word = 'dead_letter'
   then
-    e.unserved := case when not receivers_serve(f.queue) then f.served end;
+    e.unserved := unserved;
   end if;
   e.queue_paused := f.queue_paused_at is not null;
   e.parked := f.parked;

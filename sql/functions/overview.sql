@@ -25,7 +25,8 @@ $$;
 -- found by skipping through indexes: `distinct` would read every job.
 --
 -- `served`: a living processor serves the queue, or is of a version that does not name its queues;
--- or receivers do.
+-- or receivers do. `dead_letters_of`: the queues whose dead letters wait in it, 5 at most; the first
+-- 1,000 that wait are looked at.
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)
@@ -33,7 +34,8 @@ returns table (
   queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer, oldest_due timestamptz,
   queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint, paused_groups bigint,
-  parked_groups bigint, served boolean, paused_until timestamptz, dead_letter_queue text)
+  parked_groups bigint, served boolean, paused_until timestamptz, dead_letter_queue text,
+  dead_letters_of text[])
 language sql stable
 set search_path from current
 set jit = off
@@ -108,7 +110,10 @@ as $$
     (select count(distinct p.group_id) from (
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
     exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name), p.paused_until,
-    q.dead_letter_queue
+    q.dead_letter_queue,
+    array(select distinct w.moved_from from (
+      select j.moved_from from job j where j.queue = k.name and {waits_as_dead_letter}
+      order by j.group_id, j.id limit least(up_to + 1, 1000)) w order by 1 limit 5)
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true

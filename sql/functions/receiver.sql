@@ -18,13 +18,14 @@ begin
   end if;
 end $$;
 
--- Returns whether receivers serve a queue: one asked in the last minute, or has a job of it that is
+-- Returns whether receivers serve a queue: one asked in the last five minutes (programs may sleep
+-- for that long between two polls), or has a job of it that is
 -- still invisible. Of the jobs in flight 100 with a group are looked at, and 100 without.
 create or replace function receivers_serve(of_queue text) returns boolean
 language sql stable
 set search_path from current
 as $$
-  select exists (select from receiver r where r.queue = of_queue and r.asked_at > now() - interval '1 min')
+  select exists (select from receiver r where r.queue = of_queue and r.asked_at > now() - interval '5 min')
     or exists (
       select from (
         select g.claimed_by, g.ready_at from queue_group g where g.queue = of_queue and g.job_id is not null limit 100) g

@@ -61,7 +61,8 @@ impl Client {
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is neither failed nor
     /// cancelled; [`ControlError::Busy`] if another transaction is changing it;
-    /// [`ControlError::Parked`] if others were parked with it; [`ControlError::Database`].
+    /// [`ControlError::Parked`] if others were parked with it; [`ControlError::DeadLetter`] if it
+    /// waits in a dead-letter queue; [`ControlError::Database`].
     pub async fn retry(
         &self,
         executor: impl PgExecutor<'_>,
@@ -71,8 +72,9 @@ impl Client {
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
+        check_no_dead_letter(&report, job, "retried")?;
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
-        check_done(report, job, &dead, "retried", "only a failed or cancelled job can be")?;
+        check_done(&report, job, &dead, "retried", "only a failed or cancelled job can be")?;
         Ok(Retried { overtaken: report.overtaken })
     }
 
@@ -82,6 +84,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ControlError::HaltedBy`] if another job has halted its group: that is the one to skip.
+    /// [`ControlError::DeadLetter`] if it waits in a dead-letter queue: it is given up already, and
+    /// [`discard_jobs`](Self::discard_jobs) ends it.
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is running or has ended
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
@@ -90,11 +94,12 @@ impl Client {
         if let Some(by) = report.halted_by {
             return Err(ControlError::HaltedBy { id: job, by });
         }
+        check_no_dead_letter(&report, job, "skipped")?;
         if report.status == Some(JobStatus::Failed) && !report.busy {
             return Ok(());
         }
         let skippable = [JobStatus::Queued, JobStatus::Failed];
-        check_done(report, job, &skippable, "skipped", "cancel a running one instead")
+        check_done(&report, job, &skippable, "skipped", "cancel a running one instead")
     }
 
     /// Makes a queued job due at once, if it is delayed or waits for its retry. It keeps its place:
@@ -111,7 +116,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         let report = self.store.run_now(executor, job, self.acting()).await?;
         let advice = "only a queued job can be; a failed or cancelled one can be retried";
-        check_done(report, job, &[JobStatus::Queued], "made due", advice)
+        check_done(&report, job, &[JobStatus::Queued], "made due", advice)
     }
 
     /// Ends the run of a job, under both holds: its worker drops the handler and goes on with other
@@ -136,7 +141,7 @@ impl Client {
             return Err(ControlError::MayNotAbort { id: job, pid });
         }
         let advice = "only a job that runs can be; skip or cancel gives up one that waits";
-        check_done(report, job, &[JobStatus::Started], "aborted", advice)
+        check_done(&report, job, &[JobStatus::Started], "aborted", advice)
     }
 
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
@@ -160,9 +165,21 @@ impl Client {
     }
 }
 
+/// Fails if the job was left alone because it waits in a dead-letter queue.
+fn check_no_dead_letter(
+    report: &RequestReport,
+    id: i64,
+    request: &'static str,
+) -> Result<(), ControlError> {
+    match &report.dead_letter_of {
+        Some(queue) => Err(ControlError::DeadLetter { id, queue: queue.clone(), request }),
+        None => Ok(()),
+    }
+}
+
 /// Fails if a request was not carried out. An allowed one that was not done met a locked row.
 fn check_done(
-    report: RequestReport,
+    report: &RequestReport,
     job: i64,
     allowed: &[JobStatus],
     request: &'static str,

@@ -46,6 +46,9 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::NotDue { .. } => {
             format!("run_now {job} to make it due at once, or skip {job} to give it up")
         }
+        Reason::DeadLetter { .. } if unserved.is_none() => {
+            format!("mend its cause and redrive {job}, or discard {job} to give it up")
+        }
         Reason::Halted { by: Some(by), .. } => {
             format!("mend its cause and retry job {by}, or skip job {by} to go on without it")
         }
@@ -79,6 +82,7 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         | Reason::NotAdopted { .. }
         | Reason::Stranded
         | Reason::Expired { .. }
+        | Reason::DeadLetter { .. }
             if unserved.is_some() =>
         {
             start.to_owned()
@@ -98,6 +102,7 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::Expired { .. } => String::from("nothing, its turn ends it"),
         Reason::Claimed { .. }
         | Reason::Suspected { .. }
+        | Reason::DeadLetter { .. }
         | Reason::Ended { .. }
         | Reason::Nothing => return None,
     };

@@ -272,6 +272,16 @@ pub enum Reason {
         /// When.
         at: DateTime<Utc>,
     },
+    /// It failed for good in another queue, and waits in that one's dead-letter queue, which nobody
+    /// serves, until it is redriven or discarded.
+    DeadLetter {
+        /// The queue that it failed in.
+        failed_in: String,
+        /// The dead-letter queue.
+        waits_in: String,
+        /// For how long, in seconds.
+        seconds: f64,
+    },
     /// It stepped aside with a job that failed, until it is redriven or discarded.
     Parked {
         /// That job.
@@ -490,6 +500,12 @@ impl fmt::Display for Reason {
             Self::Expired { at: time } => {
                 write!(f, "expired at {} and ends without a run at its turn", clock_time(time))
             }
+            Self::DeadLetter { failed_in, waits_in, seconds } => write!(
+                f,
+                "is a dead letter of queue {failed_in:?}, and has waited in queue {waits_in:?} for {} \
+                 to be redriven or discarded",
+                in_words(*seconds)
+            ),
             Self::Parked { with: Some(job) } => write!(
                 f,
                 "is parked with job {job}, which failed, until that is redriven or discarded"

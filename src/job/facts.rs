@@ -122,6 +122,9 @@ impl Facts {
             "not_adopted" => Reason::NotAdopted { seconds },
             "stranded" => Reason::Stranded,
             "expired" => Reason::Expired { at: since? },
+            "dead_letter" => {
+                Reason::DeadLetter { failed_in: why?, waits_in: self.queue.clone(), seconds }
+            }
             "parked" => Reason::Parked { with: self.by },
             "ended" => Reason::Ended {
                 status: self.job?.1,

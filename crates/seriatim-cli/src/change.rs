@@ -22,12 +22,22 @@ pub(crate) struct Effect {
     pub(crate) asks: bool,
     /// One object, or one for each job.
     pub(crate) data: Value,
+    /// What a preview tells instead: the sentence and the data without ids, which it rolls back.
+    pub(crate) preview: Option<(String, Value)>,
 }
 
 impl Effect {
     /// Returns a change of so many jobs: more than one are asked for.
     pub(crate) fn new(sentence: String, jobs: u64, data: Value) -> Self {
-        Self { sentence, asks: jobs > 1, data }
+        Self { sentence, asks: jobs > 1, data, preview: None }
+    }
+
+    /// Returns what is told before it is kept.
+    fn previewed(self) -> Self {
+        match self.preview {
+            Some((sentence, data)) => Self { sentence, data, preview: None, ..self },
+            None => self,
+        }
     }
 }
 
@@ -47,11 +57,11 @@ impl Session {
         let mut effect = act(&mut tx).await?;
         if self.dry_run {
             tx.rollback().await?;
-            return self.tell(&effect);
+            return self.tell(&effect.previewed());
         }
         if effect.asks && !self.yes {
             tx.rollback().await?;
-            ask(&effect.sentence)?;
+            ask(&effect.previewed().sentence)?;
             tx = self.begin().await?;
             effect = act(&mut tx).await?;
         }

@@ -96,6 +96,8 @@ impl From<sqlx::Error> for Failure {
             "42501" => Self::Refused(format!(
                 "{message}; docs/roles.sql has roles for observers, workers and operators"
             )),
+            // The library's functions say so of their arguments.
+            "22023" => Self::Usage(format!("{}{hint}", database.message())),
             "25006" => Self::Refused(format!("{message}; this is a read-only server or session")),
             _ => Self::Error(message),
         }
@@ -132,6 +134,7 @@ impl From<ControlError> for Failure {
             | ControlError::GroupRuns { .. }
             | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
+            | ControlError::DeadLetter { .. }
             | ControlError::MoveTaskRuns { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),

@@ -137,23 +137,6 @@ impl Session {
         Ok(lanes.fetch_all(&mut *self.read().await?).await?)
     }
 
-    /// Returns the queues whose dead letters wait in a queue, 5 at most. The first 1,000 of those
-    /// are looked at.
-    pub(crate) async fn sources_of_dead_letters(
-        &self,
-        queue: &str,
-    ) -> Result<Vec<String>, Failure> {
-        let statement = format!(
-            "select distinct w.moved_from from (
-               select j.moved_from from {} j
-               where j.queue = $1 and j.moved_from is not null and j.status = 'queued' limit 1000) w
-             order by 1 limit 5",
-            self.table("job")
-        );
-        let sources = sqlx::query_scalar(AssertSqlSafe(statement)).persistent(false).bind(queue);
-        Ok(sources.fetch_all(&mut *self.read().await?).await?)
-    }
-
     /// Returns the lowest id that a list looks at; `None`: it looks at all. An index has the
     /// answer.
     async fn lowest_looked_at(

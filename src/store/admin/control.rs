@@ -10,8 +10,8 @@ use crate::store::store::Store;
 
 statements! {
     CANCEL = |names| names.sql("select status, done from {cancel}($1, $2, $3)");
-    RETRY = |names| names.sql("select status, done, parked, overtaken from {retry}($1, $2, $3)");
-    SKIP = |names| names.sql("select status, done, halted_by, busy from {skip}($1, $2, $3)");
+    RETRY = |names| names.sql("select status, done, parked, overtaken, dead_letter_of from {retry}($1, $2, $3)");
+    SKIP = |names| names.sql("select status, done, halted_by, busy, dead_letter_of from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
     PARK = |names| names.sql("select job, running, busy from {park}($1, $2, $3, $4)");
@@ -26,7 +26,7 @@ pub(crate) struct Acting<'a> {
 }
 
 /// What a request found and did.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RequestReport {
     /// The job's status before the request; `None` if there is no such job.
     pub(crate) status: Option<JobStatus>,
@@ -36,6 +36,8 @@ pub(crate) struct RequestReport {
     pub(crate) busy: bool,
     /// Others were parked with the job, so it was left alone.
     pub(crate) parked: bool,
+    /// The queue that the job failed in, if it waits in a dead-letter queue: so it was left alone.
+    pub(crate) dead_letter_of: Option<String>,
     /// A retry's later jobs that have run; otherwise 0.
     pub(crate) overtaken: u64,
     /// The job that has halted the group, if it is another one: so this one was left alone.
@@ -74,7 +76,9 @@ impl Store {
         let row = self.request(&RETRY, executor, job, acting).await?;
         let overtaken = row.try_get::<Option<i64>, _>("overtaken")?.unwrap_or_default();
         let parked = row.try_get::<Option<bool>, _>("parked")?.unwrap_or_default();
-        Ok(RequestReport { overtaken: overtaken.unsigned_abs(), parked, ..report(&row)? })
+        let dead_letter_of = row.try_get("dead_letter_of")?;
+        let overtaken = overtaken.unsigned_abs();
+        Ok(RequestReport { parked, dead_letter_of, overtaken, ..report(&row)? })
     }
 
     pub(crate) async fn skip(
@@ -85,7 +89,9 @@ impl Store {
     ) -> Result<RequestReport, sqlx::Error> {
         let row = self.request(&SKIP, executor, job, acting).await?;
         let busy = row.try_get::<Option<bool>, _>("busy")?.unwrap_or_default();
-        Ok(RequestReport { halted_by: row.try_get("halted_by")?, busy, ..report(&row)? })
+        let (halted_by, dead_letter_of) =
+            (row.try_get("halted_by")?, row.try_get("dead_letter_of")?);
+        Ok(RequestReport { busy, dead_letter_of, halted_by, ..report(&row)? })
     }
 
     pub(crate) async fn run_now(

@@ -112,7 +112,7 @@ fn queues(names: &Names) -> String {
         "select queue, paused_at, paused_s, pause_reason, in_flight_limit, oldest_due,
           queued, delayed, started, parked, failed,
           ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
-          served, paused_until, dead_letter_queue
+          served, paused_until, dead_letter_queue, dead_letters_of
         from {queue_overview}($1)",
     )
 }
@@ -253,6 +253,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             .try_get::<Option<i32>, _>(4)?
             .and_then(|limit| u32::try_from(limit).ok()),
         dead_letter_queue: row.try_get(19)?,
+        dead_letters_of: row.try_get(20)?,
         oldest_due: row.try_get(5)?,
         jobs: JobCounts {
             queued: count(6)?,

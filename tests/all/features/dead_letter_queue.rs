@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::{
     Client, ConfigureError, ControlError, FailedFilter, FailedJob, JobError, JobStatus,
-    MoveTaskStatus, NewJob, OutOfAttempts, QueueSettings, Receive, Retention, RetryPolicy,
+    MoveTaskStatus, NewJob, OutOfAttempts, QueueSettings, Reason, Receive, Retention, RetryPolicy,
 };
 use sqlx::PgPool;
 
@@ -184,6 +184,89 @@ async fn dead_letters_are_listed_in_the_queue_that_they_failed_in() {
     // What is in flight there is not one of them, nor what has ended.
     client.receive(pool, Receive::new("dead").group("g")).await.unwrap();
     assert_eq!(listed(pool, "q").await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    by_hand(pool, "delete from seriatim.receiver").await;
+    let says = async |id: i64| client.explain_job(pool, id).await.unwrap().unwrap();
+    let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
+    // Whatever is before them in the dead-letter queue.
+    for id in &ids {
+        let seen = says(*id).await;
+        let Reason::DeadLetter { failed_in, waits_in, .. } = &seen.reason else { panic!("{seen}") };
+        assert_eq!((&**failed_in, &**waits_in, &seen.unserved), ("q", "dead", &None));
+        let words = "is a dead letter of queue \"q\", and has waited in queue \"dead\" for ";
+        let advice = format!(
+            "To do: mend its cause and redrive job {id}, or discard job {id} to give it up"
+        );
+        let sentence = seen.to_string();
+        assert!(sentence.contains(words) && sentence.ends_with(&advice), "{sentence}");
+    }
+    let of_other = listed(pool, "other").await[0].id;
+    assert!(says(of_other).await.to_string().contains("dead letter of queue \"other\""));
+    let lane = client.explain_group(pool, "dead", "g").await.unwrap();
+    assert!(matches!(lane.reason, Reason::DeadLetter { .. }) && lane.unserved.is_none(), "{lane}");
+    // One that was enqueued there is another matter.
+    let own: i64 =
+        value(pool, "select id from seriatim.job where queue = 'dead' and moved_from is null")
+            .await;
+    let seen = says(own).await;
+    assert!(matches!(&seen.reason, Reason::Behind { head, .. } if *head == ids[0]), "{seen}");
+    let sentence = seen.to_string();
+    assert!(seen.unserved.is_some() && sentence.contains("To do: start a processor"), "{sentence}");
+    let overview = client.queues(pool).await.unwrap().remove(0);
+    assert_eq!((&*overview.queue, overview.served), ("dead", false));
+    assert_eq!(overview.dead_letters_of, ["other", "q"]);
+    assert!(overview.oldest_due.is_some() && overview.unserved_since().is_none());
+
+    // Served on purpose it is a queue as any other.
+    let head = client.receive(pool, Receive::new("dead").group("g")).await.unwrap().remove(0);
+    client.nack(pool, &head.receipt, Duration::ZERO).await.unwrap();
+    let seen = says(ids[0]).await;
+    assert!(
+        matches!(seen.reason, Reason::WaitsForTurn { .. }) && seen.unserved.is_none(),
+        "{seen}"
+    );
+    assert!(matches!(says(ids[1]).await.reason, Reason::Behind { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    let id = listed(pool, "q").await[0].id;
+    let refused = |error: ControlError, request: &str| {
+        assert!(
+            matches!(&error, ControlError::DeadLetter { queue, .. } if queue == "q"),
+            "{error}"
+        );
+        let words =
+            format!("cannot be {request}: redrive {id} to run it again, or discard {id} to");
+        assert!(error.to_string().contains(&words), "{error}");
+    };
+    refused(client.skip(pool, id).await.unwrap_err(), "skipped");
+    refused(client.retry(pool, id).await.unwrap_err(), "retried");
+    for call in ["skip", "retry"] {
+        let asked = format!(
+            "select concat_ws(' ', done, status, dead_letter_of) from seriatim.{call}({id})"
+        );
+        assert_eq!(value::<String>(pool, asked).await, "f queued q");
+    }
+    assert_eq!(job(pool, id).await.status, JobStatus::Queued);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.operation").await, 0);
+    assert_eq!(client.discard_jobs(pool, &[id]).await.unwrap(), 1);
+    assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
+    // What was enqueued there is no dead letter.
+    let own: i64 =
+        value(pool, "select id from seriatim.job where queue = 'dead' and moved_from is null")
+            .await;
+    client.skip(pool, own).await.unwrap();
+    client.retry(pool, own).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -182,7 +182,7 @@ async fn queues_say_whether_they_are_served() {
     other.shutdown(Duration::from_secs(5)).await;
 }
 
-/// A receiver is known by its receives: those of the last minute, and jobs that it still has.
+/// A receiver is known by its receives: those of the last five minutes, and jobs that it still has.
 #[tokio::test(flavor = "multi_thread")]
 async fn receivers_serve_the_queues_that_they_ask() {
     let db = database().await;
@@ -201,7 +201,7 @@ async fn receivers_serve_the_queues_that_they_ask() {
     one.commit().await.unwrap();
     other.commit().await.unwrap();
     assert!(served().await);
-    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '61 s'").await;
+    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '301 s'").await;
     assert!(served().await, "it has jobs");
     for receipt in [first.receipt, second.receipt] {
         client.nack(pool, &receipt, Duration::ZERO).await.unwrap();
@@ -211,7 +211,9 @@ async fn receivers_serve_the_queues_that_they_ask() {
     by_hand(pool, "update seriatim.queue_group set ready_at = now() where job_id is not null")
         .await;
     assert!(served().await && explained().await.is_none(), "it asked");
-    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '61 s'").await;
+    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '290 s'").await;
+    assert!(served().await && explained().await.is_none(), "it polls every few minutes");
+    by_hand(pool, "update seriatim.receiver set asked_at = now() - interval '301 s'").await;
     assert!(!served().await && explained().await.is_some(), "its claim is over");
 }
 

@@ -2,12 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use crate::args::value::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct DeadLetters {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// Only jobs of this group.
     #[arg(long)]

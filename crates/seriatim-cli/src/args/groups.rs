@@ -1,11 +1,13 @@
 //! The arguments of `seriatim groups` and `lane`, and of commands about one group.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use seriatim::{GroupSort, GroupState};
 
 #[derive(Debug, Args)]
 pub(crate) struct Groups {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// Only groups in this state: ready, running, resting, halted, paused or parked.
     #[arg(long, value_name = "STATE", value_parser = group_state)]
@@ -50,6 +52,7 @@ pub(crate) const MOST_JOBS: u32 = 1_000;
 #[derive(Debug, Args)]
 pub(crate) struct Lane {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// The group.
     pub(crate) group: String,

@@ -1,6 +1,7 @@
 //! The arguments of `seriatim job`.
 
 use chrono::{DateTime, Utc};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use seriatim::JobStatus;
 
@@ -24,6 +25,13 @@ pub(crate) enum Job {
     Retry(Ids),
     /// Give jobs up, and let their groups go on. They stay dead letters.
     Skip(Ids),
+    /// Queue dead letters again. Those that wait in a dead-letter queue are moved back.
+    ///
+    /// Those of one group run in their original order, before its other jobs. `redrive` takes all of
+    /// a queue.
+    Redrive(Ids),
+    /// Give dead letters up, also those that wait in a dead-letter queue: they end as cancelled.
+    Discard(Ids),
     /// End the runs of jobs: their workers drop the handlers. The attempts count.
     Abort(Ids),
     /// Make delayed jobs, and those that wait for a retry, due now.
@@ -70,6 +78,7 @@ pub(crate) struct Ids {
 #[derive(Debug, Args)]
 pub(crate) struct JobList {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// Only jobs of this group.
     #[arg(long)]

@@ -1,5 +1,5 @@
-//! The arguments of the command line, a file for each family, as in `commands`. Values that several
-//! have are in `value.rs`.
+//! The arguments of the command line, a file for each family, as in `commands`. What several have is
+//! in `subject.rs` and `value.rs`.
 
 mod check_history;
 mod configure;
@@ -16,6 +16,7 @@ mod purge;
 mod receive;
 mod serve;
 mod sqs;
+mod subject;
 mod tail;
 mod value;
 
@@ -37,11 +38,12 @@ pub(crate) use crate::args::migrate::Migrate;
 pub(crate) use crate::args::move_task::MoveTask;
 pub(crate) use crate::args::nodes::Nodes;
 pub(crate) use crate::args::parked::{Parked, ParkedUnits};
-pub(crate) use crate::args::pause::{Pause, Subject};
+pub(crate) use crate::args::pause::Pause;
 pub(crate) use crate::args::purge::Purge;
 pub(crate) use crate::args::receive::Receive;
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey};
+pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
 pub(crate) use crate::args::value::{OrDefault, Span};
 

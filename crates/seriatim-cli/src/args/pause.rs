@@ -1,18 +1,11 @@
-//! The arguments of `seriatim pause` and `resume`: a queue, or a group of it.
+//! The arguments of `seriatim pause`.
 
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::args::subject::Subject;
 use crate::args::value::duration;
-
-#[derive(Debug, Args)]
-pub(crate) struct Subject {
-    /// The queue.
-    pub(crate) queue: String,
-    /// The group. Without it: the whole queue.
-    pub(crate) group: Option<String>,
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct Pause {

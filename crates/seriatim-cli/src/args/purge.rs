@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::args::pause::Subject;
+use crate::args::subject::Subject;
 
 #[derive(Debug, Args)]
 pub(crate) struct Purge {

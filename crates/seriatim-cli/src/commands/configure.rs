@@ -13,6 +13,12 @@ use crate::session::Session;
 /// Shows the settings, or changes those that are named.
 pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), Failure> {
     let queue = configure.queue.clone();
+    if matches!(&configure.dead_letter_queue, Some(OrDefault::Value(target)) if *target == queue) {
+        return Err(Failure::Usage(format!(
+            "queue {queue:?} cannot be its own dead-letter queue: name another one, or `default` \
+             for none"
+        )));
+    }
     let Some(settings) = changed(configure) else {
         return show(session, &queue).await;
     };

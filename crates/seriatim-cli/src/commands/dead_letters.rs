@@ -1,6 +1,7 @@
 //! `seriatim dead-letters`, `redrive` and `discard`: dead letters, listed, queued again or given
 //! up.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -66,10 +67,7 @@ pub(crate) async fn discard(session: &Session, letters: &DeadLetters) -> Result<
         if jobs == 0 {
             return Err(nothing(session, letters).await?);
         }
-        let sentence = format!(
-            "{} of queue {queue:?} given up; halts by them end, and their groups go on",
-            count(jobs, "dead letter")
-        );
+        let sentence = given_up(&format!("of queue {queue:?} "), jobs);
         let data = json!({"action": "discard", "queue": queue, "jobs": jobs});
         Ok(Effect::new(sentence, jobs, data))
     };
@@ -104,7 +102,9 @@ fn ids(jobs: &[FailedJob]) -> Vec<i64> {
 async fn nothing(session: &Session, letters: &DeadLetters) -> Result<Failure, Failure> {
     let queue = &letters.queue;
     let mut message = format!("no such dead letter of queue {queue:?} is free");
-    let sources = session.sources_of_dead_letters(queue).await?;
+    let queues = session.client.queues(&mut *session.read().await?).await?;
+    let sources = queues.into_iter().find(|overview| overview.queue == *queue);
+    let sources = sources.map(|overview| overview.dead_letters_of).unwrap_or_default();
     if !sources.is_empty() {
         let (program, back) = (program(), shell(queue));
         let named: Vec<_> = sources.iter().map(|source| format!("{source:?}")).collect();
@@ -119,11 +119,75 @@ async fn nothing(session: &Session, letters: &DeadLetters) -> Result<Failure, Fa
     Ok(Failure::NothingMatched(message))
 }
 
-/// Returns the effect of a redrive.
-pub(crate) fn redriven(queue: &str, done: Redriven) -> Effect {
+/// Redrives dead letters by their ids.
+pub(crate) async fn redrive_jobs(session: &Session, ids: &[i64]) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        let done = session.client.redrive_jobs(conn, ids).await?;
+        if done.jobs == 0 {
+            return Err(none_is_free());
+        }
+        let mut sentence = again("", done);
+        sentence.push_str(&others_stay(ids, done.jobs));
+        let data = json!({
+            "action": "redrive", "ids": ids, "jobs": done.jobs, "groups": done.groups,
+            "overtaken": done.overtaken, "moved_back": done.moved_back,
+        });
+        Ok(Effect::new(sentence, done.jobs, data))
+    };
+    session.change(act).await
+}
+
+/// Discards dead letters by their ids.
+pub(crate) async fn discard_jobs(session: &Session, ids: &[i64]) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        let jobs = session.client.discard_jobs(conn, ids).await?;
+        if jobs == 0 {
+            return Err(none_is_free());
+        }
+        let mut sentence = given_up("", jobs);
+        sentence.push_str(&others_stay(ids, jobs));
+        let data = json!({"action": "discard", "ids": ids, "jobs": jobs});
+        Ok(Effect::new(sentence, jobs, data))
+    };
+    session.change(act).await
+}
+
+fn none_is_free() -> Failure {
+    Failure::NothingMatched(format!(
+        "none of them is a dead letter that is free (those with others parked behind them: \
+         `{} parked list QUEUE`)",
+        program()
+    ))
+}
+
+/// Returns what is to be said of those that are left as they are.
+fn others_stay(ids: &[i64], done: u64) -> String {
+    let named: BTreeSet<_> = ids.iter().collect();
+    match u64::try_from(named.len()).unwrap_or(u64::MAX).saturating_sub(done) {
+        0 => String::new(),
+        1 => String::from(
+            "; 1 job stays: it is no dead letter, locked, or has others parked behind it",
+        ),
+        more => format!(
+            "; {more} jobs stay: no dead letters, locked, or with others parked behind them"
+        ),
+    }
+}
+
+/// Returns what a discard does, in a sentence. `of`: of which queue, and a blank.
+fn given_up(of: &str, jobs: u64) -> String {
+    let letters = count(jobs, "dead letter");
+    match jobs {
+        1 => format!("{letters} {of}is given up: it ends as cancelled, and a halt by it ends"),
+        _ => format!("{letters} {of}are given up: they end as cancelled, and halts by them end"),
+    }
+}
+
+/// Returns what a redrive does, in a sentence. `of`: of which queue, and a blank.
+fn again(of: &str, done: Redriven) -> String {
     let Redriven { jobs, groups, overtaken, moved_back, .. } = done;
     let mut sentence = format!(
-        "{} of {} of queue {queue:?} queued again, in their order",
+        "{} of {} {of}queued again, in their order",
         count(jobs, "job"),
         count(groups, "group"),
     );
@@ -133,6 +197,13 @@ pub(crate) fn redriven(queue: &str, done: Redriven) -> Effect {
     if overtaken > 0 {
         _ = write!(sentence, "; {} behind them ran already", count(overtaken, "job"));
     }
+    sentence
+}
+
+/// Returns the effect of a redrive.
+pub(crate) fn redriven(queue: &str, done: Redriven) -> Effect {
+    let Redriven { jobs, groups, overtaken, moved_back, .. } = done;
+    let sentence = again(&format!("of queue {queue:?} "), done);
     let data = json!({
         "action": "redrive", "queue": queue, "jobs": jobs, "groups": groups, "overtaken": overtaken,
         "moved_back": moved_back,

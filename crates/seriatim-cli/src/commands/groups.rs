@@ -4,10 +4,9 @@ use chrono::{DateTime, Utc};
 use seriatim::{AttemptInfo, GroupFilter, GroupOverview, GroupState};
 
 use crate::args::Groups;
-use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, shell, since};
+use crate::output::text::{clock, number, shell, since};
 use crate::output::{json_line, line};
 use crate::session::Session;
 

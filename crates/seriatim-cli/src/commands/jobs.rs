@@ -13,7 +13,7 @@ use crate::args::{self, Ids, JobList, MoveJobs};
 use crate::change::{Effect, ask};
 use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
-use crate::commands::{pause, stops};
+use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, count, in_commands, in_words, since, visible};
@@ -28,6 +28,8 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
         args::Job::Cancel(ids) => cancel(session, &ids).await,
         args::Job::Retry(ids) => retry(session, &ids).await,
         args::Job::Skip(ids) => skip(session, &ids).await,
+        args::Job::Redrive(ids) => dead_letters::redrive_jobs(session, &ids.ids).await,
+        args::Job::Discard(ids) => dead_letters::discard_jobs(session, &ids.ids).await,
         args::Job::Abort(ids) => abort(session, &ids).await,
         args::Job::RunNow(ids) => run_now(session, &ids).await,
         args::Job::Move(jobs) => move_jobs(session, &jobs).await,
@@ -252,7 +254,7 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         let sentences = iter::once(moved_in_words(to, &moved)).chain(warnings.iter().cloned());
         let sentence = sentences.collect::<Vec<_>>().join("; ");
         let asks = moved.jobs.len() > 1 || !warnings.is_empty();
-        Ok(Effect { sentence, asks, data })
+        Ok(Effect { sentence, asks, data, preview: None })
     };
     session.change(act).await?;
     let stays = |id| {

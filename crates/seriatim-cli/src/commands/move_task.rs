@@ -1,10 +1,9 @@
 //! `seriatim move-task`: what waits in a queue, moved so many jobs a second; dead letters, moved
 //! back.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use seriatim::{MoveTask, MoveTaskStatus};
 use sqlx::PgConnection;
 use tokio::time::sleep;
@@ -12,10 +11,9 @@ use tokio::time::sleep;
 use crate::args;
 use crate::change::Effect;
 use crate::commands::pause::doubt;
-use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, program};
+use crate::output::text::{clock, count, number, program};
 use crate::output::{json, json_line, remark};
 use crate::session::Session;
 
@@ -53,12 +51,15 @@ async fn start(
         if task.to_move.count == 0 {
             return Err(nothing_waits(&task));
         }
-        let mut sentence = in_words(&task);
-        if let Some(doubt) = &doubt {
-            _ = write!(sentence, "; {doubt}");
-        }
+        let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
+        let what = in_words(&task);
+        let sentence = format!("task {id} {what}{doubts}");
+        let data = json::change("start_move_task", &task)?;
+        let mut without_id = data.clone();
+        without_id["id"] = Value::Null;
+        let preview = Some((format!("a task {what}{doubts}"), without_id));
         let asks = task.to_move.count > 1 || doubt.is_some();
-        Ok(Effect { sentence, asks, data: json::change("start_move_task", &task)? })
+        Ok(Effect { sentence, asks, data, preview })
     };
     session.change(act).await?;
     if !session.dry_run && !is_carried_on(session).await? {
@@ -80,7 +81,7 @@ fn nothing_waits(task: &MoveTask) -> Failure {
     })
 }
 
-/// Returns what a task does, in a sentence.
+/// Returns what a task does: the rest of a sentence.
 fn in_words(task: &MoveTask) -> String {
     let jobs = number(task.to_move);
     let noun = if task.to_move.count == 1 { "job" } else { "jobs" };
@@ -89,12 +90,7 @@ fn in_words(task: &MoveTask) -> String {
         None => String::from("back to where it came from as a dead letter"),
     };
     let rate = task.per_second.map(|rate| format!(", {rate} a second at most"));
-    format!(
-        "task {} moves {jobs} {noun} of queue {:?} {to}{}",
-        task.id,
-        task.from_queue,
-        rate.unwrap_or_default()
-    )
+    format!("moves {jobs} {noun} of queue {:?} {to}{}", task.from_queue, rate.unwrap_or_default())
 }
 
 /// Returns whether a living processor may carry tasks on. Servers for SQS clients tell nobody.

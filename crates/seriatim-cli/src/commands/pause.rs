@@ -36,15 +36,14 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
         }
         let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
         let mut sentence = format!(
-            "{} is paused: jobs that run go on, and no other begins{}",
-            named(subject),
+            "{subject} is paused: jobs that run go on, and no other begins{}",
             resumption.unwrap_or_default()
         );
         if let Some(doubt) = &doubt {
             sentence = format!("{sentence}; {doubt}");
         }
         let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, asks: doubt.is_some(), data })
+        Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
     };
     session.change(act).await
 }
@@ -85,7 +84,7 @@ pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), F
             Some(group) => client.unpause_group(conn, queue, group).await?,
             None => client.unpause_queue(conn, queue).await?,
         }
-        Ok(effect(format!("{} goes on", named(subject)), subject, "resume"))
+        Ok(effect(format!("{subject} goes on"), subject, "resume"))
     };
     match (session.change(act).await, group) {
         (Err(failure @ Failure::NothingMatched(_)), Some(group)) => {
@@ -113,18 +112,10 @@ pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), F
     let subject = Subject { queue: queue.clone(), group: Some(group.clone()) };
     let act = async |conn: &mut PgConnection| {
         session.client.unhalt_group(conn, queue, group).await?;
-        let sentence = format!("{} goes on behind the job that failed", named(&subject));
+        let sentence = format!("{subject} goes on behind the job that failed");
         Ok(effect(sentence, &subject, "unhalt"))
     };
     session.change(act).await
-}
-
-/// Returns the queue, or the group and its queue.
-pub(crate) fn named(subject: &Subject) -> String {
-    match subject {
-        Subject { queue, group: Some(group) } => format!("group {group:?} of queue {queue:?}"),
-        Subject { queue, group: None } => format!("queue {queue:?}"),
-    }
 }
 
 fn effect(sentence: String, subject: &Subject, action: &str) -> Effect {

@@ -7,10 +7,8 @@ use seriatim::Purged;
 
 use crate::args::{Purge, Subject};
 use crate::change::{Effect, ask};
-use crate::commands::pause::named;
-use crate::commands::queues::number;
 use crate::failure::Failure;
-use crate::output::text::count;
+use crate::output::text::{count, number};
 use crate::session::Session;
 
 /// Purges a queue or a group. It commits in steps, so what it will do is counted beforehand.
@@ -39,7 +37,7 @@ pub(crate) async fn run(session: &Session, purge: &Purge) -> Result<(), Failure>
 fn done(purge: &Purge, purged: Purged) -> Effect {
     let Purge { subject, everything } = purge;
     let Purged { cancelled, running, locked, forgotten, .. } = purged;
-    let mut sentence = format!("{} of {} cancelled", count(cancelled, "job"), named(subject));
+    let mut sentence = format!("{} of {subject} cancelled", count(cancelled, "job"));
     if *everything {
         _ = write!(sentence, "; {} forgotten", count(forgotten, "deduplication id"));
     }
@@ -65,7 +63,7 @@ fn done(purge: &Purge, purged: Purged) -> Effect {
 /// Returns what a purge would do. That of a queue always asks: its jobs may be more by then.
 async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure> {
     let Subject { queue, group } = subject;
-    let nothing = || Failure::NothingMatched(format!("{} has no queued job", named(subject)));
+    let nothing = || Failure::NothingMatched(format!("{subject} has no queued job"));
     let (jobs, shown) = if let Some(group) = group {
         let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
         let depth = overview.ok_or_else(nothing)?.depth;
@@ -79,13 +77,12 @@ async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure
         return Err(nothing());
     }
     let sentence = format!(
-        "{shown} unfinished {} of {} {} cancelled, unless they run by then",
+        "{shown} unfinished {} of {subject} {} cancelled, unless they run by then",
         if jobs == 1 { "job" } else { "jobs" },
-        named(subject),
         if jobs == 1 { "is" } else { "are" }
     );
     let data = json!({"action": "purge", "queue": queue, "group": group, "jobs": jobs});
-    Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data })
+    Ok(Effect { sentence, asks: jobs > 1 || group.is_none(), data, preview: None })
 }
 
 /// Returns what a purge of everything would do. It has something to do without a job too:
@@ -105,5 +102,5 @@ async fn preview_of_everything(session: &Session, queue: &str) -> Result<Effect,
     let data = json!({
         "action": "purge", "queue": queue, "group": null, "jobs": waiting + started, "everything": true,
     });
-    Ok(Effect { sentence, asks: true, data })
+    Ok(Effect { sentence, asks: true, data, preview: None })
 }

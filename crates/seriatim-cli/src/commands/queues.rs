@@ -5,7 +5,7 @@ use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_words, since};
+use crate::output::text::{clock, in_words, number, since};
 use crate::session::Session;
 
 /// Lists the queues.
@@ -55,11 +55,6 @@ fn words(counts: &[(BoundedCount, &str)]) -> String {
     if words.is_empty() { String::from("-") } else { words.join(", ") }
 }
 
-/// Returns a count; `10000+` if there are more than were counted.
-pub(crate) fn number(count: BoundedCount) -> String {
-    format!("{}{}", count.count, if count.or_more { "+" } else { "" })
-}
-
 fn note(queue: &QueueOverview) -> String {
     let mut notes = Vec::new();
     if let Some(pause) = &queue.paused {
@@ -70,6 +65,11 @@ fn note(queue: &QueueOverview) -> String {
     }
     if queue.unserved_since().is_some() {
         notes.push(String::from("no living processor or receiver serves it"));
+    }
+    if !queue.dead_letters_of.is_empty() {
+        let sources: Vec<_> =
+            queue.dead_letters_of.iter().map(|source| format!("{source:?}")).collect();
+        notes.push(format!("dead letters of {} wait in it", sources.join(", ")));
     }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));

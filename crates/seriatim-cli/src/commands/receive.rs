@@ -9,10 +9,9 @@ use sqlx::PgConnection;
 use crate::args;
 use crate::change::Effect;
 use crate::commands::enqueue::parse;
-use crate::commands::queues::number;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_commands, in_words, program, shell};
+use crate::output::text::{clock, in_commands, in_words, number, program, shell};
 use crate::output::{json, json_line};
 use crate::session::Session;
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use seriatim::BoundedCount;
 
 use crate::args::DEFAULT_SCHEMA;
 
@@ -96,6 +97,11 @@ pub(crate) fn advise_for(schema: &str) {
     }
 }
 
+/// Returns a count; `10000+` if there are more than were counted.
+pub(crate) fn number(count: BoundedCount) -> String {
+    format!("{}{}", count.count, if count.or_more { "+" } else { "" })
+}
+
 /// Returns a number with its noun: `1 job`, `2 jobs`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -125,7 +131,7 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
     let named = |part: &str| {
         let part =
             calls.iter().fold(part.to_owned(), |text, (call, command)| text.replace(call, command));
-        ["retry", "skip", "cancel", "abort", "run_now"]
+        ["retry", "skip", "cancel", "abort", "run_now", "redrive", "discard"]
             .iter()
             .fold(part, |text, verb| with_job(&text, verb))
     };
@@ -214,6 +220,10 @@ mod tests {
                 None
             ),
             "group \"a \\\" unhalt_group\" is not paused (`seriatim unhalt QUEUE GROUP` ends a halt)"
+        );
+        assert_eq!(
+            in_q("To do: mend its cause and redrive job 1, or discard job 1 to give it up"),
+            "To do: mend its cause and `seriatim job redrive 1`, or `seriatim job discard 1` to give it up"
         );
         assert_eq!(in_q("run_now job 5; retry it"), "`seriatim job run-now 5`; retry it");
     }

@@ -36,3 +36,62 @@ async fn dead_letters_in_a_queue_of_their_own_are_found_and_come_back() {
     assert_eq!(back.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [ids[2], ids[1]]);
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
+    let cli = Cli::new().await;
+    let [first, of_bob, last] = dead_letters(&cli).await.map(|id| id.to_string());
+    let explained = cli.ends(DONE, &["explain", &last]).await.out;
+    assert!(
+        explained.contains("is a dead letter of queue \"orders\", and has waited"),
+        "{explained}"
+    );
+    let advice = format!(
+        "To do: mend its cause and `seriatim job redrive {last}`, or `seriatim job discard {last}`"
+    );
+    assert!(explained.contains(&advice) && !explained.contains("serves"), "{explained}");
+    let lane = cli.ends(DONE, &["lane", "dead", "ann"]).await.out;
+    assert!(lane.contains(&format!("`seriatim job redrive {first}`")), "{lane}");
+    let queues = cli.ends(DONE, &["queues"]).await.out;
+    assert!(queues.contains("dead letters of \"orders\" wait in it"), "{queues}");
+    assert!(!queues.contains("no living processor"), "{queues}");
+    for verb in ["retry", "skip"] {
+        let refused = cli.ends(REFUSED, &["job", verb, &first]).await.err;
+        let words = format!(
+            "job {first} is a dead letter of queue \"orders\" and waits in its dead-letter queue"
+        );
+        assert!(refused.contains(&words), "{refused}");
+        assert!(
+            refused.contains(&format!("`seriatim job redrive {first}` to run it")),
+            "{refused}"
+        );
+    }
+    // What the advice names does it.
+    let redriven = cli.ends(DONE, &["job", "redrive", &first]).await.out;
+    assert!(redriven.contains("1 job of 1 group queued again, in their order; 1 of them from"));
+    cli.ends(DONE, &["job", "discard", &of_bob, "--dry-run"]).await;
+    let discarded = cli.ends(DONE, &["job", "discard", &of_bob, &first]).await.out;
+    let words =
+        "1 dead letter is given up: it ends as cancelled, and a halt by it ends; 1 job stays:";
+    assert!(discarded.contains(words), "{discarded}");
+    for verb in ["redrive", "discard"] {
+        let none = cli.ends(NOTHING, &["job", verb, &of_bob]).await.err;
+        assert!(none.contains("none of them is a dead letter that is free"), "{none}");
+    }
+    assert_eq!(cli.status(of_bob.parse().unwrap()).await, JobStatus::Cancelled);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_preview_of_a_discard_says_what_would_be() {
+    let cli = Cli::new().await;
+    dead_letters(&cli).await;
+    let all = cli.ends(DONE, &["discard", "orders", "--dry-run"]).await.out;
+    let words = "nothing is changed: 3 dead letters of queue \"orders\" are given up: they end as \
+                 cancelled, and halts by them end\n";
+    assert!(all.ends_with(words), "{all}");
+    let one = cli.ends(DONE, &["discard", "orders", "--group", "bob", "--dry-run"]).await.out;
+    assert!(one.contains("1 dead letter of queue \"orders\" is given up: it ends as"), "{one}");
+    assert_eq!(cli.json(&["dead-letters", "orders"]).await.len(), 3);
+    cli.remove().await;
+}

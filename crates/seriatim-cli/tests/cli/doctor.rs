@@ -53,6 +53,28 @@ async fn doctor_takes_a_dead_letter_queue_for_what_it_is() {
 }
 
 #[tokio::test]
+async fn doctor_takes_a_queue_for_served_between_two_polls() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let pool = cli.database.pool();
+    let polled = async |ago: &str| {
+        let polled = format!(
+            "delete from seriatim.receiver;
+             insert into seriatim.receiver (queue, asked_at) values ('orders', now() - interval '{ago}');
+             update seriatim.job set run_at = now() - interval '1 h', turn_at = now() - interval '1 h'"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(polled)).execute(pool).await.unwrap();
+        cli.run(&["doctor"]).await.out
+    };
+    let found = polled("4 min").await;
+    assert!(found.contains("ok       processors: "), "{found}");
+    let found = polled("6 min").await;
+    assert!(found.contains("no living processor or receiver serves it"), "{found}");
+    assert!(found.contains("in the last 5 minutes"), "{found}");
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn doctor_needs_no_schema() {
     let cli = Cli::new().await;
     let other = ["--schema", "it's other"];

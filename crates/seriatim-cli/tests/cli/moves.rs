@@ -69,6 +69,11 @@ async fn a_move_out_of_a_halt_or_a_pause_names_it_and_wants_a_yes() {
     cli.remove().await;
 }
 
+/// The id of the newest move task.
+async fn newest(cli: &Cli) -> Value {
+    cli.json(&["move-task", "list"]).await[0]["id"].clone()
+}
+
 #[tokio::test]
 async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
     let cli = Cli::new().await;
@@ -76,12 +81,16 @@ async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
     let start = ["move-task", "start", "dead"];
     let preview = cli.ends(DONE, &[&start[..], &["--dry-run"]].concat()).await;
     let words = "moves 3 jobs of queue \"dead\" back to where it came from as a dead letter";
-    assert!(preview.out.contains(words), "{}", preview.out);
+    assert!(preview.out.contains(&format!("a task {words}")), "{}", preview.out);
+    let preview = cli.json(&[&start[..], &["--dry-run"]].concat()).await;
+    assert_eq!((&preview[0]["id"], &preview[0]["from_queue"]), (&Value::Null, &json!("dead")));
     cli.ends(NOTHING, &["move-task", "list"]).await;
-    cli.ends(REFUSED, &start).await;
+    let asked = cli.ends(REFUSED, &start).await;
+    assert!(asked.err.contains(&format!("(a task {words}")), "{}", asked.err);
     let slow = [&start[..], &["--per-second", "1", "--yes"]].concat();
     let started = cli.ends(DONE, &slow).await;
     assert!(started.out.contains("1 a second at most"), "{}", started.out);
+    assert!(started.out.contains(&format!("done: task {}", newest(&cli).await)), "{}", started.out);
     assert!(started.err.contains("`seriatim move-task run` carries it on"), "{}", started.err);
     let twice = cli.ends(REFUSED, &slow).await;
     assert!(twice.err.contains("cancel it by `seriatim move-task cancel TASK`"), "{}", twice.err);

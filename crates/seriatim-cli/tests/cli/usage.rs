@@ -35,6 +35,28 @@ async fn wrong_values_are_told_their_forms() {
     let wrong = cli.ends(USAGE, &["--json", "job", "list", "orders", "--limit", "-1"]).await;
     let error: Value = serde_json::from_str(wrong.err.trim()).unwrap();
     assert_eq!(error["code"], USAGE);
+    // Names of queues that cannot be are no queues without jobs.
+    for wrong in [
+        &["dead-letters", ""][..],
+        &["discard", ""],
+        &["groups", ""],
+        &["lane", "", "ann"],
+        &["job", "list", ""],
+    ] {
+        let wrong = cli.ends(USAGE, wrong).await;
+        assert!(wrong.err.contains("<QUEUE>"), "{}", wrong.err);
+    }
+    let itself = cli.ends(USAGE, &["configure", "other", "--dead-letter-queue", "other"]).await;
+    let words = "cannot be its own dead-letter queue: name another one, or `default` for none";
+    assert!(itself.err.contains(words), "{}", itself.err);
+    // What the database says of values is about values, too.
+    cli.ends(DONE, &["configure", "other", "--dead-letter-queue", "dead"]).await;
+    let both = cli.ends(USAGE, &["configure", "other", "--out-of-attempts", "park"]).await;
+    assert!(
+        both.err.contains("cannot both have") && !both.err.contains("SQLSTATE"),
+        "{}",
+        both.err
+    );
     // A group may have such a name.
     cli.enqueue("-1").await;
     cli.ends(DONE, &["lane", "orders", "-1"]).await;

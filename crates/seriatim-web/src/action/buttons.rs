@@ -92,6 +92,15 @@ impl<'a> Buttons<'a> {
                     self.job_verb("Skip", "s", job.id, "skip");
                 }
             }
+            // It failed for good already: a skip is refused.
+            JobStatus::Queued if job.moved_from.is_some() => {
+                if job.is_delayed() {
+                    self.job_verb("Run now", "", job.id, "run-now");
+                }
+                let (one, operator) = (json!({ "jobs": [job.id] }), Access::Operator);
+                self.add(operator, "Redrive", "d", String::from("api/v1/failed/redrive"), &one);
+                self.add(operator, "Discard", "", String::from("api/v1/failed/discard"), &one);
+            }
             JobStatus::Queued => {
                 if job.is_delayed() {
                     self.job_verb("Run now", "", job.id, "run-now");

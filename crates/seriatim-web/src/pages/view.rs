@@ -126,6 +126,8 @@ pub(crate) struct QueueRow {
     pub(crate) letters_url: String,
     /// The queue that they wait in.
     pub(crate) dead_letter_queue: Option<String>,
+    /// The queues whose dead letters wait in it, and where those are.
+    pub(crate) dead_letters_of: Vec<(String, String)>,
     pub(crate) paused: Option<PauseView>,
     pub(crate) groups: Vec<Count>,
     pub(crate) jobs: Vec<Count>,
@@ -134,6 +136,11 @@ pub(crate) struct QueueRow {
     pub(crate) unserved: Option<When>,
     pub(crate) limit: Option<u32>,
     pub(crate) buttons: Vec<Button>,
+}
+
+/// Returns where the dead letters of a queue are, and its name.
+fn letters_of(queue: &str) -> (String, String) {
+    (format!("failed?queue={}", encode(queue)), shown(queue))
 }
 
 impl QueueRow {
@@ -149,8 +156,13 @@ impl QueueRow {
             name: shown(&queue.queue),
             raw: field(&queue.queue),
             url: queue_url(&queue.queue),
-            letters_url: format!("failed?queue={}", encode(&queue.queue)),
+            letters_url: letters_of(&queue.queue).0,
             dead_letter_queue: queue.dead_letter_queue.as_deref().map(shown),
+            dead_letters_of: queue
+                .dead_letters_of
+                .iter()
+                .map(|source| letters_of(source))
+                .collect(),
             unserved: queue.unserved_since().map(When::new),
             paused: queue
                 .paused

@@ -202,11 +202,21 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
     for (path, words) in [
         ("/failed", "waits in <a href=\"queue?name=aside\">"),
         ("/queue?name=letters", "<a href=\"failed?queue=letters\">dead letters</a> go to"),
+        ("/queue?name=aside", "<a href=\"failed?queue=letters\">Dead letters</a> of"),
         (&format!("/job?id={}", all[0]), "<a href=\"failed?queue=letters\">"),
+        (&format!("/job?id={}", all[0]), "is a dead letter of queue"),
     ] {
         let body = get(page, path, VIC).await.body;
         assert!(body.contains(words), "{path}: {body}");
     }
+    assert!(!get(page, "/queue?name=aside", VIC).await.body.contains(">unserved<"));
+    let job = get(page, &format!("/job?id={}", all[0]), ANN).await.body;
+    for (verb, offered) in [("redrive", true), ("discard", true), ("skip", false)] {
+        let address = if offered { format!("api/v1/failed/{verb}") } else { format!("/{verb}\"") };
+        assert_eq!(job.contains(&address), offered, "{verb}: {job}");
+    }
+    let refused = format!("/api/v1/jobs/{}/skip", all[0]);
+    assert_eq!(post(page, &refused, ANN, &json!({"reason": "x"})).await.status, 409);
     let mut redrive = json!({"matching": {"queue": "letters", "group": "a"}, "dry_run": true});
     let back =
         "2 of them go from a dead-letter queue back to the queue in which they failed, in order";

@@ -6,9 +6,8 @@ use chrono::{DateTime, Utc};
 use seriatim::{GroupFilter, GroupSort, GroupState, Reason};
 
 use super::{Finding, Findings};
-use crate::commands::queues::number;
 use crate::failure::Failure;
-use crate::output::text::{in_words, program, shell, since};
+use crate::output::text::{in_words, number, program, shell, since};
 use crate::session::Session;
 
 /// How long jobs may be due in a queue without a processor: a receiver may begin soon.
@@ -25,18 +24,19 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     let processors = session.client.processors(&mut *session.read().await?).await?;
     let now = session.now().await?;
     for queue in &queues {
-        let Some(due) = queue.unserved_since().filter(|due| now - *due > DUE) else { continue };
-        // Nobody need serve a dead-letter queue.
-        if let [source, ..] = &*session.sources_of_dead_letters(&queue.queue).await? {
+        let is_overdue = |due: &DateTime<Utc>| now - *due > DUE;
+        let waits = !queue.served && queue.oldest_due.as_ref().is_some_and(is_overdue);
+        if let ([source, ..], true) = (&*queue.dead_letters_of, waits) {
             findings.note(
                 format!("dead letters of queue {source:?} wait in queue {:?}", queue.queue),
                 Some(format!("{} dead-letters {}", program(), shell(source))),
             );
-            continue;
         }
+        let Some(due) = queue.unserved_since().filter(is_overdue) else { continue };
         findings.problem(
             format!(
-                "queue {:?} has work that has been due for {}, and no living processor or receiver serves it",
+                "queue {:?} has work that has been due for {}, and no living processor or receiver serves it: none asked \
+                 in the last 5 minutes",
                 queue.queue,
                 since(due, now)
             ),
