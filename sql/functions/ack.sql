@@ -6,8 +6,8 @@
 -- the job was taken over, it was acked or nacked already, or is gone), and nothing was changed; or
 -- 'busy' if another transaction has the rows for a moment: try again.
 --
--- With the queue's `strict_visibility` the receipt of a group's job is stale as soon as the
--- visibility is over; that of a job without a group counts until it is received again.
+-- With the queue's `strict_visibility` it is stale as soon as the visibility is over; that of a job
+-- without a group counts until it is received again.
 --
 -- Call it in a transaction of its own, or at the end of the caller's: what it locks, it locks until
 -- the commit.
@@ -36,7 +36,7 @@ declare
   claims uuid[];
   ended bigint[];
 begin
-  held := receive_hold(of_jobs, tokens, until);
+  held := receive_hold(of_jobs, tokens, true, until);
   select array_agg(h.job), array_agg(h.result) into jobs, done
   from unnest(of_jobs, results, held.states) h(job, result, state) where h.state = 'held';
   if jobs is null then

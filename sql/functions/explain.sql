@@ -19,7 +19,7 @@ $$;
 -- Words of `reason`: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
 -- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired, dead_letter,
 -- parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of waits, the
--- strongest. A dead letter is one only where nobody serves its dead-letter queue.
+-- strongest. A dead letter is one only where no processor serves its dead-letter queue.
 create or replace function explain_subject(of_queue text, of_group text, of_job bigint) returns explanation
 language plpgsql volatile
 set search_path from current
@@ -35,8 +35,9 @@ begin
       j.status::text as status, j.finished_at, j.error->>'message' as error, j.parked_with,
       j.attempts as job_attempts, j.attempts_forgiven as job_forgiven, j.max_attempts as job_max,
       j.last_started_at as job_started_at, j.timeout_ms as job_timeout_ms, j.run_at as job_run_at,
-      case when {waits_as_dead_letter} then j.moved_from end as dead_letter_of,
-      (select j.moved_from from job j where j.id = h.id and {waits_as_dead_letter}) as head_dead_letter_of,
+      -- One that a receiver looked at, whose visibility is over, counts as well.
+      case when j.status::text in ('queued', 'started') then j.moved_from end as dead_letter_of,
+      (select j.moved_from from job j where j.id = h.id) as head_dead_letter_of,
       h.id as head, h.status::text as head_status, h.attempts, h.attempts_forgiven, h.max_attempts, h.run_at,
       h.last_started_at, h.expires_at, h.error->>'message' as head_error, h.flagged, h.timeout_ms,
       coalesce(h.suspect = h.claim, false) as head_suspected, h.lease_until,
@@ -134,7 +135,10 @@ begin
   if f.served is not null and not receivers_serve(f.queue) then
     unserved := f.served;
   end if;
-  if unserved is not null and f.head_dead_letter_of is not null and word in ('waits_for_turn', 'not_adopted', 'stranded') then
+  -- A look into a dead-letter queue is a receive: it makes no server of a receiver.
+  if f.served is not null and f.head_dead_letter_of is not null
+    and word in ('waits_for_turn', 'not_adopted', 'stranded', 'not_due', 'lapsed')
+  then
     word := 'dead_letter';
   end if;
   own := case
@@ -145,7 +149,7 @@ begin
     -- processor is named then; the jobs of a processor's turn run one after the other.)
     when f.status = 'started' and f.head <> f.job_id and claimed and f.processor is null then hold
     -- What is before it in its dead-letter queue does not keep it from a redrive.
-    when f.head <> f.job_id and unserved is not null and f.dead_letter_of is not null
+    when f.head <> f.job_id and f.served is not null and f.dead_letter_of is not null
       and word in ('dead_letter', 'waits_for_turn', 'not_adopted', 'stranded', 'expired', 'not_due', 'lapsed') then 'dead_letter'
     when f.head <> f.job_id then 'behind'
     else word end;

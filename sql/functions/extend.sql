@@ -23,7 +23,7 @@ as $$
 declare
   held record;
 begin
-  held := receive_hold(of_jobs, tokens, until);
+  held := receive_hold(of_jobs, tokens, false, until);
   update job j set lease_until = clock_timestamp() + visibility, suspect = null
   from unnest(of_jobs, held.groups, held.states) h(job, name, state)
   where h.state = 'held' and h.name is null and j.id = any (array[h.job]);

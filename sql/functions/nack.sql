@@ -32,7 +32,7 @@ begin
   for shown in
     select r.* from unnest(of_jobs, tokens) with ordinality r(job, token, place) order by r.job desc
   loop
-    held := receive_hold(array[shown.job], array[shown.token], until);
+    held := receive_hold(array[shown.job], array[shown.token], false, until);
     states[shown.place] := held.states[1];
     if held.states[1] = 'held' then
       if forgive then

@@ -25,8 +25,8 @@ $$;
 -- found by skipping through indexes: `distinct` would read every job.
 --
 -- `served`: a living processor serves the queue, or is of a version that does not name its queues;
--- or receivers do. `dead_letters_of`: the queues whose dead letters wait in it, 5 at most; the first
--- 1,000 that wait are looked at.
+-- or receivers do. `dead_letters_of`: the queues whose dead letters wait in it, 5 at most, if no
+-- other job of it is due; the first 1,000 jobs with a group are looked at, and 1,000 without.
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
 create or replace function queue_overview(up_to bigint default 10000)
@@ -111,12 +111,20 @@ as $$
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
     exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name), p.paused_until,
     q.dead_letter_queue,
-    array(select distinct w.moved_from from (
-      select j.moved_from from job j where j.queue = k.name and {waits_as_dead_letter}
-      order by j.group_id, j.id limit least(up_to + 1, 1000)) w order by 1 limit 5)
+    case when looked.others then '{}' else coalesce(looked.dead_letters_of[:5], '{}') end
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true
+  left join lateral (
+    select array_agg(distinct w.moved_from order by w.moved_from) filter (where w.waits) as dead_letters_of,
+      bool_or(not w.waits and w.status = 'queued' and w.run_at <= now()) as others
+    from (
+      select j.moved_from, j.status, j.run_at, {waits_as_dead_letter} as waits from (
+        (select j.moved_from, j.status, j.run_at from job j
+          where j.queue = k.name and j.group_id is not null and j.status in ('queued', 'started') limit 1000)
+        union all
+        (select j.moved_from, j.status, j.run_at from job j
+          where j.queue = k.name and j.group_id is null and j.status = 'queued' limit 1000)) j) w) looked on true
   -- A group whose head another transaction has locked is looked at again soon, and each look moves
   -- its place in the line: it waits since its head is due.
   left join lateral (

@@ -57,10 +57,10 @@ end $$;
 -- held, and of those alone, `groups` has the group; null: the job has none. If one is busy before
 -- the time `until`, it raises SQ000, before anything is written: the caller is to try again.
 --
--- A strict claim of a group that is over is stale, by the clock as its row is read. If it was not
--- over yet, the lock keeps it until the caller's commit, however late that is. A job without a
--- group is held until it is received again: no other job waits for its turn.
-create or replace function receive_hold(of_jobs bigint[], tokens uuid[], until timestamptz,
+-- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
+-- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without
+-- a group is held until it is received again: no other job waits for its turn.
+create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, until timestamptz,
   out states text[], out groups text[])
 language plpgsql volatile
 as $$
@@ -80,7 +80,7 @@ begin
   left join lateral (
     select j.id, j.group_id from job j
     where j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
-      and case when j.group_id is null then j.claim = r.token
+      and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
         else j.queue = r.queue and j.group_id = r.name end
     limit 1 for no key update of j skip locked) j on true;
   if array_position(states, null) is not null then
@@ -92,7 +92,7 @@ begin
         where g.claim = r.token and not {over_g} and r.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
         limit 1) g on true
       where r.state is null and j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
-        and case when j.group_id is null then j.claim = r.token
+        and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
           else j.queue = g.queue and j.group_id = g.group_id end
       limit 1) j on true;
     if 'busy' = any (states) and clock_timestamp() < until then

@@ -1,3 +1,15 @@
+-- Queues dead letters of `ids` again that a receiver has looked at in their dead-letter queue, and
+-- whose visibility is over. Where nobody receives, no receive would take them over.
+create or replace function return_dead_letters(ids bigint[]) returns void
+language plpgsql volatile
+set search_path from current
+as $$
+begin
+  perform return_lapsed(l.queue) from (
+    select distinct j.queue from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
+    where j.moved_from is not null and j.status = 'started') l;
+end $$;
+
 -- Queues dead letters again, those of one group in their original order and before its other jobs.
 -- Their attempts begin anew, an expiry that is over is cleared, and halts by them end. Those that
 -- wait in a dead-letter queue are moved back to the queue that they came from (`moved_back`). Left
@@ -18,6 +30,7 @@ as $$
 declare
   failed bigint[]; waiting bigint[]; back bigint[] := '{}'; redriven bigint[]; one record;
 begin
+  perform return_dead_letters(ids);
   select coalesce(array_agg(t.id) filter (where t.status = 'failed'), '{}'),
       coalesce(array_agg(t.id) filter (where t.status = 'queued'), '{}') into failed, waiting
   from (
@@ -73,6 +86,7 @@ as $$
 #variable_conflict use_column
 begin
   perform check_count(redrive.n);
+  perform return_lapsed(q.dead_letter_queue) from queue q where q.name = redrive.queue and q.dead_letter_queue is not null;
   select r.jobs, r.groups, r.overtaken, r.moved_back into jobs, groups, overtaken, moved_back from redrive_jobs(array(
     select d.id from (
       (select j.id from job j
@@ -88,7 +102,7 @@ begin
 end $$;
 
 -- Gives dead letters up, also those that wait in a dead-letter queue: they end as cancelled, and
--- halts by them end. A retry brings one back. Left out are jobs that others are parked with, jobs
+-- halts by them end. A retry brings one back, as a dead letter. Left out are jobs that others are parked with, jobs
 -- that are no dead letters, and locked ones. Returns how many.
 create or replace function discard_jobs(ids bigint[], reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile
@@ -99,6 +113,7 @@ as $$
 declare
   discarded bigint[] := '{}'; one record;
 begin
+  perform return_dead_letters(ids);
   for one in
     select j.id, j.queue, j.group_id from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
     where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)

@@ -39,8 +39,9 @@ async fn a_call_that_waits_for_a_row_keeps_no_other() {
     assert_eq!(ack(&mut first, &b).await, "done");
     begin(&mut second).await;
     run(&mut second, "set local search_path = seriatim").await;
-    let hold =
-        format!("select receive_hold(array[job], array[token], null) from parse_receipt('{a}')");
+    let hold = format!(
+        "select receive_hold(array[job], array[token], false, null) from parse_receipt('{a}')"
+    );
     run(&mut second, &hold).await;
     assert_eq!(ack(&mut first, &a).await, "busy");
     rollback(&mut second).await;

@@ -3,9 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::{
-    Q, begin, commit, enqueue, enqueue_ungrouped, number, rollback, run,
-};
+use crate::interleavings::support::session::{Q, begin, commit, enqueue, number, rollback, run};
 
 /// Long enough for a call before the end, on a busy machine as well.
 const VISIBILITY: &str = "3 s";
@@ -141,35 +139,4 @@ async fn a_claim_that_is_put_off_stays_over() {
     assert_eq!(answer(&mut receiver, &format!("ack('{}')", receipts[0])).await, "stale");
     receiver.close().await.unwrap();
     scene.end().await;
-}
-
-/// A claim without a group that is over is its receiver's again, or the next one's: of an extension
-/// and a receive side by side one has it.
-#[tokio::test]
-async fn an_extension_of_a_job_without_a_group_is_beside_no_second_receive() {
-    for commits in [true, false] {
-        let scene = strict().await;
-        let (mut receiver, mut other) = (scene.session().await, scene.session().await);
-        enqueue_ungrouped(&mut other).await;
-        let before = receive(&mut receiver, "0 s").await;
-        let extend = format!("extend('{}', '1 h')", before[0]);
-        begin(&mut receiver).await;
-        assert_eq!(answer(&mut receiver, &extend).await, "done");
-        assert!(receive(&mut other, VISIBILITY).await.is_empty(), "the job is locked");
-        if commits {
-            commit(&mut receiver).await;
-            assert!(receive(&mut other, VISIBILITY).await.is_empty());
-            assert_eq!(answer(&mut receiver, &format!("ack('{}')", before[0])).await, "done");
-        } else {
-            rollback(&mut receiver).await;
-            begin(&mut other).await;
-            let again = receive(&mut other, VISIBILITY).await;
-            assert_eq!(again.len(), 1);
-            assert_eq!(answer(&mut receiver, &extend).await, "busy");
-            commit(&mut other).await;
-            assert_eq!(answer(&mut receiver, &extend).await, "stale");
-            assert_eq!(answer(&mut other, &format!("ack('{}')", again[0])).await, "done");
-        }
-        scene.end().await;
-    }
 }

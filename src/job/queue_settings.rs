@@ -201,8 +201,8 @@ impl QueueSettings {
     }
 
     /// Sets whether a job that was received by hand can be received again exactly when its
-    /// visibility ends. From then on its receipt is stale; that of a job without a group counts
-    /// until the job is received again. It holds for receives from now on, and not for
+    /// visibility ends. From then on its receipt is stale; only the ack of a job without a group
+    /// counts until the job is received again. It holds for receives from now on, and not for
     /// processors. Default false: a claim is taken over 1.75 s after its end was noticed, and its
     /// receipt counts until then.
     pub fn strict_visibility(mut self, strict: bool) -> Self {

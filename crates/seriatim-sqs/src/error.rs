@@ -18,7 +18,6 @@ pub(crate) enum Code {
     InvalidMessageContents,
     InvalidParameterValue,
     MalformedRequest,
-    MessageNotInflight,
     MissingAuthentication,
     MissingParameter,
     OverLimit,
@@ -65,9 +64,6 @@ impl Code {
                 ("InvalidParameterValueException", "InvalidParameterValue", 400)
             }
             Self::MalformedRequest => ("SerializationException", "MalformedInput", 400),
-            Self::MessageNotInflight => {
-                ("MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400)
-            }
             Self::MissingAuthentication => {
                 ("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
             }

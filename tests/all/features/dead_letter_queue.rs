@@ -218,20 +218,59 @@ async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
     assert!(matches!(&seen.reason, Reason::Behind { head, .. } if *head == ids[0]), "{seen}");
     let sentence = seen.to_string();
     assert!(seen.unserved.is_some() && sentence.contains("To do: start a processor"), "{sentence}");
-    let overview = client.queues(pool).await.unwrap().remove(0);
-    assert_eq!((&*overview.queue, overview.served), ("dead", false));
-    assert_eq!(overview.dead_letters_of, ["other", "q"]);
-    assert!(overview.oldest_due.is_some() && overview.unserved_since().is_none());
+    let overview = async || client.queues(pool).await.unwrap().remove(0);
+    assert!(overview().await.unserved_since().is_some(), "one that was enqueued there is due");
+    client.cancel(pool, own).await.unwrap();
+    let seen = overview().await;
+    assert_eq!((&*seen.queue, seen.served), ("dead", false));
+    assert_eq!(seen.dead_letters_of, ["other", "q"]);
+    assert!(seen.oldest_due.is_some() && seen.unserved_since().is_none());
+
+    // Nor is it another one's while a receiver looks at it, or delays it.
+    let head = client.receive(pool, Receive::new("dead").group("g")).await.unwrap().remove(0);
+    assert!(matches!(says(ids[0]).await.reason, Reason::Claimed { .. }));
+    client.nack(pool, &head.receipt, Duration::from_mins(1)).await.unwrap();
+    for id in &ids[..2] {
+        assert!(matches!(says(*id).await.reason, Reason::DeadLetter { .. }));
+    }
 
     // Served on purpose it is a queue as any other.
-    let head = client.receive(pool, Receive::new("dead").group("g")).await.unwrap().remove(0);
-    client.nack(pool, &head.receipt, Duration::ZERO).await.unwrap();
-    let seen = says(ids[0]).await;
-    assert!(
-        matches!(seen.reason, Reason::WaitsForTurn { .. }) && seen.unserved.is_none(),
-        "{seen}"
-    );
+    by_hand(
+        pool,
+        "insert into seriatim.processor (id, node, queues, server_started_at)
+         values (1, 'here', '{dead}', now())",
+    )
+    .await;
+    assert!(matches!(says(ids[0]).await.reason, Reason::NotDue { .. }));
     assert!(matches!(says(ids[1]).await.reason, Reason::Behind { .. }));
+}
+
+/// A look that was not ended leaves them started, and where nobody receives nothing else takes them
+/// over.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_were_looked_at_are_redriven_and_discarded_as_others() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    by_hand(pool, "select seriatim.configure_queue('dead', '{\"strict_visibility\": true}')").await;
+    dead_letters(pool).await;
+    let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
+    let look = async || {
+        let look = Receive::new("dead").max(10).visibility(Duration::from_millis(1));
+        client.receive(pool, look).await.unwrap();
+        by_hand(pool, "delete from seriatim.receiver").await;
+        let over = "select max(greatest(g.ready_at, j.lease_until)) < clock_timestamp()
+                    from seriatim.queue_group g, seriatim.job j where j.status = 'started'";
+        while !value::<bool>(pool, over).await {}
+    };
+    look().await;
+    let seen = client.explain_job(pool, ids[0]).await.unwrap().unwrap();
+    assert!(matches!(seen.reason, Reason::DeadLetter { .. }), "{seen}");
+    assert_eq!(client.discard_jobs(pool, &ids[..1]).await.unwrap(), 1);
+    look().await;
+    assert_eq!(client.redrive_jobs(pool, &ids[1..2]).await.unwrap().jobs, 1);
+    look().await;
+    assert_eq!(client.redrive(pool, "q", 10).await.unwrap().jobs, 2);
+    assert_eq!(taken(pool, "q").await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

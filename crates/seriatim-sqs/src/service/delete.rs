@@ -144,17 +144,17 @@ impl Request {
             done[place] = answer;
         }
         self.service.waiting.wake(&queue.name);
+        // A standard queue answers OK to a handle whose message is in flight no more, and does
+        // nothing, as AWS does.
         self.answers(queue, asked, done, |fifo, is_there, handle| {
-            Err(if !is_there {
-                let reason = "Message does not exist or is not available for visibility timeout \
-                              change.";
-                SqsError::invalid(handle, "ReceiptHandle", reason)
+            let reason = if !is_there {
+                "Message does not exist or is not available for visibility timeout change."
             } else if fifo {
-                SqsError::invalid(handle, "ReceiptHandle", "The receipt handle has expired.")
+                "The receipt handle has expired."
             } else {
-                let message = format!("Message {handle} is not in flight.");
-                SqsError::new(Code::MessageNotInflight, message)
-            })
+                return Ok(());
+            };
+            Err(SqsError::invalid(handle, "ReceiptHandle", reason))
         })
         .await
     }
