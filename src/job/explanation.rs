@@ -272,8 +272,8 @@ pub enum Reason {
         /// When.
         at: DateTime<Utc>,
     },
-    /// It failed for good in another queue, and waits in that one's dead-letter queue, which nobody
-    /// serves, until it is redriven or discarded.
+    /// It failed for good in another queue, and waits in that one's dead-letter queue, which no
+    /// processor serves, until it is redriven or discarded.
     DeadLetter {
         /// The queue that it failed in.
         failed_in: String,

@@ -29,7 +29,8 @@ pub struct QueueOverview {
     pub in_flight_limit: Option<u32>,
     /// Where its jobs go that are out of attempts; `None`: they stay.
     pub dead_letter_queue: Option<String>,
-    /// The queues whose dead letters wait in it, 5 at most; of the first 1,000 that wait.
+    /// The queues whose dead letters wait in it, 5 at most, if no other job of it is due; of the
+    /// first 1,000 jobs with a group, and 1,000 without.
     pub dead_letters_of: Vec<String>,
     /// Whether a living processor serves it, as far as processors say: one of a version that does
     /// not name its queues may serve any. Or receivers do: one has jobs of it, or asked for some in
@@ -39,8 +40,8 @@ pub struct QueueOverview {
 
 impl QueueOverview {
     /// Returns since when the queue has had due work that no living processor and no receiver
-    /// serves; `None` if it is served or paused, or nothing is due. Nor if dead letters of another
-    /// queue wait in it: nobody need serve a dead-letter queue.
+    /// serves; `None` if it is served or paused, or nothing is due. Nor if the due jobs
+    /// are dead letters of another queue: nobody need serve a dead-letter queue.
     pub fn unserved_since(&self) -> Option<DateTime<Utc>> {
         self.oldest_due
             .filter(|_| !self.served && self.paused.is_none() && self.dead_letters_of.is_empty())

@@ -1,6 +1,7 @@
 //! The arguments of `seriatim configure`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use seriatim::DedupScope;
 
 use crate::args::value::{OrDefault, Policy, Span};
@@ -8,6 +9,7 @@ use crate::args::value::{OrDefault, Policy, Span};
 #[derive(Debug, Args)]
 pub(crate) struct Configure {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// The most jobs in flight over the whole fleet, or `default`: no limit.
     #[arg(long, value_name = "JOBS")]

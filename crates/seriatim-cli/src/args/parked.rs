@@ -1,5 +1,6 @@
 //! The arguments of `seriatim parked`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
@@ -7,6 +8,7 @@ pub(crate) enum Parked {
     /// List the jobs that failed and have others parked with them, oldest first.
     List {
         /// The queue.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         queue: String,
     },
     /// Queue parked jobs again, with the job that failed, in their order.
@@ -18,6 +20,7 @@ pub(crate) enum Parked {
 #[derive(Debug, Args)]
 pub(crate) struct ParkedUnits {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// The group.
     pub(crate) group: String,

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 #[derive(Debug, Args)]
 pub(crate) struct Subject {
     /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
     /// The group. Without it: the whole queue.
     pub(crate) group: Option<String>,

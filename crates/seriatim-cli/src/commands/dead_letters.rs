@@ -155,7 +155,8 @@ pub(crate) async fn discard_jobs(session: &Session, ids: &[i64]) -> Result<(), F
 fn none_is_free() -> Failure {
     Failure::NothingMatched(format!(
         "none of them is a dead letter that is free (those with others parked behind them: \
-         `{} parked list QUEUE`)",
+         `{} parked list QUEUE`; one that a worker or receiver of its dead-letter queue has is free \
+         when that has ended)",
         program()
     ))
 }

@@ -63,7 +63,10 @@ async fn start(
     };
     session.change(act).await?;
     if !session.dry_run && !is_carried_on(session).await? {
-        let advice = format!("no processor lives: `{} move-task run` carries it on", program());
+        let advice = format!(
+            "no processor lives: a server for SQS clients carries it on, or `{} move-task run`",
+            program()
+        );
         remark(session.form, &advice);
     }
     Ok(())

@@ -91,7 +91,7 @@ async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
     let started = cli.ends(DONE, &slow).await;
     assert!(started.out.contains("1 a second at most"), "{}", started.out);
     assert!(started.out.contains(&format!("done: task {}", newest(&cli).await)), "{}", started.out);
-    assert!(started.err.contains("`seriatim move-task run` carries it on"), "{}", started.err);
+    assert!(started.err.contains("or `seriatim move-task run`"), "{}", started.err);
     let twice = cli.ends(REFUSED, &slow).await;
     assert!(twice.err.contains("cancel it by `seriatim move-task cancel TASK`"), "{}", twice.err);
     let task = cli.json(&["move-task", "list", "dead"]).await[0].clone();

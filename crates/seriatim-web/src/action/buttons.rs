@@ -83,6 +83,14 @@ impl<'a> Buttons<'a> {
         self.add(Access::Operator, label, key, format!("api/v1/jobs/{job}/{verb}"), &none);
     }
 
+    /// Adds what can be done about a dead letter that waits: a skip is refused, as it failed for
+    /// good already.
+    fn dead_letter(&mut self, job: i64) {
+        let (one, operator) = (json!({ "jobs": [job] }), Access::Operator);
+        self.add(operator, "Redrive", "d", String::from("api/v1/failed/redrive"), &one);
+        self.add(operator, "Discard", "", String::from("api/v1/failed/discard"), &one);
+    }
+
     /// Adds what can be done about a job.
     pub(crate) fn job(mut self, job: &JobView, parked_with_it: bool, halts_group: bool) -> Self {
         match job.status {
@@ -92,14 +100,11 @@ impl<'a> Buttons<'a> {
                     self.job_verb("Skip", "s", job.id, "skip");
                 }
             }
-            // It failed for good already: a skip is refused.
             JobStatus::Queued if job.moved_from.is_some() => {
                 if job.is_delayed() {
                     self.job_verb("Run now", "", job.id, "run-now");
                 }
-                let (one, operator) = (json!({ "jobs": [job.id] }), Access::Operator);
-                self.add(operator, "Redrive", "d", String::from("api/v1/failed/redrive"), &one);
-                self.add(operator, "Discard", "", String::from("api/v1/failed/discard"), &one);
+                self.dead_letter(job.id);
             }
             JobStatus::Queued => {
                 if job.is_delayed() {
@@ -118,12 +123,13 @@ impl<'a> Buttons<'a> {
         self
     }
 
-    /// Adds what can be done about a group in a state.
+    /// Adds what can be done about a group in a state, with its next jobs.
     pub(crate) fn group(
         mut self,
         queue: &str,
         group: &seriatim::GroupOverview,
         paused: bool,
+        next: &[JobView],
     ) -> Self {
         let about = About { queue, group: Some(&group.group) };
         match (group.state, group.halted_by, group.head) {
@@ -147,8 +153,13 @@ impl<'a> Buttons<'a> {
                 if state == GroupState::Resting {
                     self.job_verb("Run now", "", head, "run-now");
                 }
-                self.job_verb("Skip", "s", head, "skip");
-                self.job_verb("Cancel", "x", head, "cancel");
+                let mut next = next.iter().filter(|job| job.id == head);
+                if next.any(|head| head.moved_from.is_some()) {
+                    self.dead_letter(head);
+                } else {
+                    self.job_verb("Skip", "s", head, "skip");
+                    self.job_verb("Cancel", "x", head, "cancel");
+                }
             }
             _ => {}
         }
@@ -172,7 +183,7 @@ impl<'a> Buttons<'a> {
     /// Adds what can be done about a lane.
     pub(crate) fn lane(mut self, lane: &Lane) -> Self {
         if let Some(overview) = &lane.overview {
-            return self.group(&lane.queue, overview, lane.group_paused);
+            return self.group(&lane.queue, overview, lane.group_paused, &lane.jobs);
         }
         let about = About { queue: &lane.queue, group: Some(&lane.group) };
         self.pause(&about, "groups", lane.group_paused);

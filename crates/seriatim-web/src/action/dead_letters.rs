@@ -94,7 +94,8 @@ pub(in crate::action) async fn failed(
     if tally.jobs == 0 && next.is_none() {
         return Err(WebError::Refused(String::from(
             "None of these is a dead letter that is free. One that others are parked with goes with \
-             them: see the parked groups.",
+             them: see the parked groups. One that a worker or receiver of its dead-letter queue has \
+             is free when that has ended.",
         )));
     }
     let at_least = if next.is_some() { "At least " } else { "" };

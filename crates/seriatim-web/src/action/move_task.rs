@@ -23,7 +23,7 @@ pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, 
         }
     }
     if !nodes.iter().any(|node| node.alive) {
-        advice.push_str(" No processor lives: `seriatim move-task run` carries it on.");
+        advice.push_str(" No processor lives: a server for SQS clients carries it on, or `seriatim move-task run`.");
     }
     Ok(advice)
 }

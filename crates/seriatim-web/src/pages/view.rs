@@ -271,8 +271,8 @@ impl RowView {
             Some(seriatim::AfterHalt::Park) => "then it is parked",
             _ => "then it goes on",
         };
-        let buttons =
-            Buttons::new(app, access).group(&row.queue, group, group.paused_at.is_some()).made();
+        let paused = group.paused_at.is_some();
+        let buttons = Buttons::new(app, access).group(&row.queue, group, paused, &row.next).made();
         let (depth, counts) = match group.state {
             seriatim::GroupState::Parked => (group.parked, "parked"),
             _ => (group.depth, "deep"),

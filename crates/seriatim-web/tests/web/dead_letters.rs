@@ -210,10 +210,14 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
         assert!(body.contains(words), "{path}: {body}");
     }
     assert!(!get(page, "/queue?name=aside", VIC).await.body.contains(">unserved<"));
-    let job = get(page, &format!("/job?id={}", all[0]), ANN).await.body;
-    for (verb, offered) in [("redrive", true), ("discard", true), ("skip", false)] {
-        let address = if offered { format!("api/v1/failed/{verb}") } else { format!("/{verb}\"") };
-        assert_eq!(job.contains(&address), offered, "{verb}: {job}");
+    let job = format!("/job?id={}", all[0]);
+    for path in [&*job, "/queue?name=aside", "/lane?queue=aside&group=a"] {
+        let body = get(page, path, ANN).await.body;
+        for (verb, offered) in [("failed/redrive", true), ("failed/discard", true), ("skip", false)]
+        {
+            let address = if offered { format!("api/v1/{verb}") } else { format!("/{verb}\"") };
+            assert_eq!(body.contains(&address), offered, "{verb} on {path}: {body}");
+        }
     }
     let refused = format!("/api/v1/jobs/{}/skip", all[0]);
     assert_eq!(post(page, &refused, ANN, &json!({"reason": "x"})).await.status, 409);
