@@ -129,9 +129,10 @@ end $$;
 -- Gives a job up, so that its group goes on: a queued job ends as failed; a failed job stays
 -- failed, and the halt of its group ends. Not a queued job of a group that another job has halted
 -- (`halted_by`): the group would stay halted. Nor a dead letter that waits in a dead-letter queue:
--- `dead_letter_of` is the queue that it failed in. It would become a dead letter of the dead-letter
--- queue, which no redrive of its own queue finds; a discard gives it up. `busy`: another transaction
--- has the job's row. Else, not done: a failed job halts nothing, so there is nothing to do.
+-- `dead_letter_of` is the queue that it failed in. It would become a dead letter of the
+-- dead-letter queue, which no redrive of its own queue finds; a discard gives it up. `busy`:
+-- another transaction has the job's row. Else, not done: a failed job halts nothing, so there is
+-- nothing to do.
 create or replace function skip(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out halted_by bigint, out busy boolean, out dead_letter_of text)
 language plpgsql volatile

@@ -17,9 +17,9 @@ $$;
 -- Explains a job; or a group, by the job of it that runs or is next. Null: there is no such job.
 --
 -- Words of `reason`: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
--- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired, dead_letter,
--- parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of waits, the
--- strongest. A dead letter is one only where no processor serves its dead-letter queue.
+-- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired,
+-- dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of
+-- waits, the strongest. A dead letter is one only where no processor serves its dead-letter queue.
 create or replace function explain_subject(of_queue text, of_group text, of_job bigint) returns explanation
 language plpgsql volatile
 set search_path from current
@@ -210,8 +210,13 @@ begin
     when 'at_limit', 'not_adopted', 'stranded' then
       e.since := f.run_at;
     when 'dead_letter' then
-      e.since := case when own = 'behind' or f.job_id is null then f.run_at else f.job_run_at end;
-      e.detail := case when own = 'behind' or f.job_id is null then f.head_dead_letter_of else f.dead_letter_of end;
+      if own = 'dead_letter' and f.job_id is not null then
+        e.since := f.job_run_at;
+        e.detail := f.dead_letter_of;
+      else
+        e.since := f.run_at;
+        e.detail := f.head_dead_letter_of;
+      end if;
     when 'waits_for_turn' then
       e.since := greatest(f.run_at, f.ready_at);
     when 'parked' then

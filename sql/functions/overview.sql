@@ -116,15 +116,14 @@ as $$
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true
   left join lateral (
-    select array_agg(distinct w.moved_from order by w.moved_from) filter (where w.waits) as dead_letters_of,
-      bool_or(not w.waits and w.status = 'queued' and w.run_at <= now()) as others
+    select array_agg(distinct j.moved_from order by j.moved_from) filter (where {waits_as_dead_letter}) as dead_letters_of,
+      bool_or(j.moved_from is null and j.status = 'queued' and j.run_at <= now()) as others
     from (
-      select j.moved_from, j.status, j.run_at, {waits_as_dead_letter} as waits from (
-        (select j.moved_from, j.status, j.run_at from job j
-          where j.queue = k.name and j.group_id is not null and j.status in ('queued', 'started') limit 1000)
-        union all
-        (select j.moved_from, j.status, j.run_at from job j
-          where j.queue = k.name and j.group_id is null and j.status = 'queued' limit 1000)) j) w) looked on true
+      (select j.moved_from, j.status, j.run_at from job j
+        where j.queue = k.name and j.group_id is not null and j.status in ('queued', 'started') limit 1000)
+      union all
+      (select j.moved_from, j.status, j.run_at from job j
+        where j.queue = k.name and j.group_id is null and j.status = 'queued' limit 1000)) j) looked on true
   -- A group whose head another transaction has locked is looked at again soon, and each look moves
   -- its place in the line: it waits since its head is due.
   left join lateral (

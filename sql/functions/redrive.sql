@@ -102,8 +102,8 @@ begin
 end $$;
 
 -- Gives dead letters up, also those that wait in a dead-letter queue: they end as cancelled, and
--- halts by them end. A retry brings one back, as a dead letter. Left out are jobs that others are parked with, jobs
--- that are no dead letters, and locked ones. Returns how many.
+-- halts by them end. A retry brings one back; where it waited, it waits again. Left out are jobs
+-- that others are parked with, jobs that are no dead letters, and locked ones. Returns how many.
 create or replace function discard_jobs(ids bigint[], reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile
 set search_path from current

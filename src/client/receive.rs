@@ -305,8 +305,8 @@ impl From<sqlx::Error> for ReceiveError {
 impl Client {
     /// Receives jobs: the heads of the groups served least recently, and jobs without a group. If
     /// that is fewer than asked for, followers of the same groups, in order, up to 10 of a group.
-    /// [`Receive::together`] has those of the first group come first. A job that is taken over comes
-    /// alone. All jobs have 4 MiB at most as stored, or are one job.
+    /// [`Receive::together`] has those of the first group come first. A job that is taken over
+    /// comes alone. All jobs have 4 MiB at most as stored, or are one job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its visibility
     /// (at once if that is [strict](crate::QueueSettings::strict_visibility)), no other call

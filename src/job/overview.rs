@@ -40,8 +40,8 @@ pub struct QueueOverview {
 
 impl QueueOverview {
     /// Returns since when the queue has had due work that no living processor and no receiver
-    /// serves; `None` if it is served or paused, or nothing is due. Nor if the due jobs
-    /// are dead letters of another queue: nobody need serve a dead-letter queue.
+    /// serves; `None` if it is served or paused, or nothing is due. Also `None` if all that is due
+    /// are dead letters of other queues: a dead-letter queue need not be served.
     pub fn unserved_since(&self) -> Option<DateTime<Utc>> {
         self.oldest_due
             .filter(|_| !self.served && self.paused.is_none() && self.dead_letters_of.is_empty())

@@ -27,8 +27,8 @@ pub(crate) enum Job {
     Skip(Ids),
     /// Queue dead letters again. Those that wait in a dead-letter queue are moved back.
     ///
-    /// Those of one group run in their original order, before its other jobs. `redrive` takes all of
-    /// a queue.
+    /// Those of one group run in their original order, before its other jobs. `redrive` takes all
+    /// of a queue.
     Redrive(Ids),
     /// Give dead letters up, also those that wait in a dead-letter queue: they end as cancelled.
     Discard(Ids),

@@ -1,5 +1,5 @@
-//! The arguments of the command line, a file for each family, as in `commands`. What several have is
-//! in `subject.rs` and `value.rs`.
+//! The arguments of the command line, a file for each family, as in `commands`. What several have
+//! is in `subject.rs` and `value.rs`.
 
 mod check_history;
 mod configure;

@@ -11,8 +11,8 @@ use crate::app::App;
 use crate::data;
 use crate::error::WebError;
 
-/// Returns what may keep a task from its end, in sentences: its target may be mistyped, and living
-/// processors carry it on.
+/// Returns what may keep a task from its end, in sentences: a target that seems mistyped, and that
+/// no processor lives to carry it on.
 pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, WebError> {
     let mut advice = String::new();
     let nodes = data::nodes(app).await?;
@@ -23,7 +23,10 @@ pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, 
         }
     }
     if !nodes.iter().any(|node| node.alive) {
-        advice.push_str(" No processor lives: a server for SQS clients carries it on, or `seriatim move-task run`.");
+        advice.push_str(
+            " No processor lives: a server for SQS clients carries it on, or `seriatim move-task \
+             run`.",
+        );
     }
     Ok(advice)
 }

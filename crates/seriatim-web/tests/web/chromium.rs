@@ -25,7 +25,8 @@ pub(crate) struct Browser {
     _driver: Driver,
 }
 
-/// Ends its Chromium when it is dropped, also by a test that fails. A driver that is killed leaves it.
+/// Ends its Chromium when it is dropped, also by a test that fails. A driver that is killed leaves
+/// it.
 struct Driver {
     process: Child,
     port: u16,
