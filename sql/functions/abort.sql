@@ -48,7 +48,7 @@ declare
   was record; held record; token constant uuid := gen_random_uuid(); of_session integer; over_at timestamptz;
 begin
   done := false;
-  select j.status, j.queue, j.group_id into was from job j where j.id = abort.job;
+  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id into was from job j where j.id = abort.job;
   status := was.status;
   if status is distinct from 'started' then
     return;
@@ -62,7 +62,7 @@ begin
     else
       select g.claim, g.claimed_by, g.ready_at as lease_end, g.xmax::text as locker into held from queue_group g
       where g.queue = was.queue and g.group_id = was.group_id
-        and abort.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id);
+        and abort.job = any ({claimed_jobs_g});
       exit when not found;
       perform from queue_group g where g.claim = held.claim for no key update skip locked;
     end if;

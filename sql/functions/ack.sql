@@ -31,18 +31,19 @@ as $$
 declare
   held record;
   jobs bigint[];
+  claimed uuid[];
   done text[];
   written bigint;
   claims uuid[];
   ended bigint[];
 begin
   held := receive_hold(of_jobs, tokens, true, until);
-  select array_agg(h.job), array_agg(h.result) into jobs, done
-  from unnest(of_jobs, results, held.states) h(job, result, state) where h.state = 'held';
+  select array_agg(h.job), array_agg(h.token), array_agg(h.result) into jobs, claimed, done
+  from unnest(of_jobs, tokens, results, held.states) h(job, token, result, state) where h.state = 'held';
   if jobs is null then
     return held.states;
   end if;
-  perform from succeed(jobs, done, true);
+  perform from succeed(jobs, claimed, done, true);
   get diagnostics written = row_count;
   select array_agg(c.token order by c.job), array_agg(c.job order by c.job) into claims, ended
   from (

@@ -3,7 +3,7 @@
 -- A flag is read without a lock. It goes only with a row that this transaction has inserted; or has
 -- locked while it was free, as the next read of its head comes later; or has share-locked while it
 -- was claimed, as its settle has not passed its exclusive lock, and a later read sees the job. That
--- is why nothing strands (P3). The update that starts a job clears its flag as well.
+-- is why nothing strands (P3). The end of an attempt clears its job's flag as well.
 --
 -- A row is inserted under an advisory lock of its group, held until the commit, by a statement
 -- whose snapshot is younger than that lock. So a group has one row, any number of adopters work
@@ -215,13 +215,13 @@ begin
       if cardinality(new_names) = n then
         reached := ats[n];
         more := false;
-        turns := row(new_names, new_ids, null, null, null, new_lines, last_at);
+        turns := row(new_names, new_ids, null, null, new_lines, last_at);
         exit;
       end if;
       seen := seen || new_names;
       continue;
     end if;
-    -- The flags of what was adopted go, but for a new group's first, which its start clears. So do
+    -- The flags of what was adopted go, but for a new group's first, which goes with its end. So do
     -- those of ended jobs that nothing is behind; one that was queued again meanwhile keeps its
     -- own.
     if new_names <> '{}' or woken <> '{}' or drained is not null then

@@ -156,11 +156,6 @@ begin
     started := 0;
     brought := 0;
     if taken > 0 then
-      if true = any (turns.suspected) then
-        perform {schema}.return_batches(of_queue, array(
-          select t.name from unnest(turns.names, turns.batch_ends, turns.suspected) t(name, batch_end, suspected)
-          where t.suspected and t.batch_end is not null));
-      end if;
       heads := {schema}.read_heads(of_queue, turns, default_attempts, ignore_before);
       ready := heads.ready;
       if ready > 0 then
@@ -362,6 +357,8 @@ begin
       or flag_at is not null and flags_at is null and (
         select {flag_at} from {schema}.job j
         where j.queue = of_queue and j.flagged and {flag_at} <= began and {flag_at} >= flag_at
+          -- The flags of what it has claimed go with the ends of those jobs.
+          and j.id <> all (jobs)
         order by {flag_at} limit 1) is not null;
   end if;
   if groups_from = '-infinity' and not more and worker then
@@ -420,7 +417,9 @@ begin
   claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
     own_lease, processor, ignore_before, groups_from, flags_from, ungrouped_from, per_turn, at_most, max_bytes, true, true);
   return query
-    select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+    select false, j.id, j.data::text,
+      -- The row of a job without a group counts it already.
+      j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::timestamptz,

@@ -43,13 +43,13 @@ declare
 begin
   done := false;
   requested := false;
-  select j.status, j.queue, j.group_id into was from job j where j.id = cancel.job;
+  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id into was from job j where j.id = cancel.job;
   if not found then
     return;
   end if;
   status := was.status;
   perform from job j where j.id = cancel.job and j.status::text in ('queued', 'parked') for no key update skip locked;
-  if found then
+  if found and unclaimed(array[cancel.job]) <> '{}' then
     update job j set {cancelled}, flagged = j.group_id is not null where j.id = cancel.job;
     done := true;
   elsif status in ('queued', 'started') then
@@ -76,7 +76,8 @@ as $$
       select l.id, l.queue, l.group_id, l.attempts from job l
       where l.id > (select min(f.id) from first f) order by l.id limit 200000) l
     join first f on f.queue = l.queue and f.group_id = l.group_id and f.id < l.id
-  where l.attempts > 0 and not exists (select from unnest(ids) chosen(id) where chosen.id = l.id)
+  where (l.attempts > 0 or (select c.started_at from claim_of(l.queue, l.group_id, l.id) c) is not null)
+    and not exists (select from unnest(ids) chosen(id) where chosen.id = l.id)
 $$;
 
 -- Queues a failed or cancelled job with all its attempts and flags it: it has the lowest id of its
@@ -96,7 +97,7 @@ begin
   done := false;
   parked := false;
   overtaken := 0;
-  select j.status, j.queue, j.group_id, case when {waits_as_dead_letter} then j.moved_from end as failed_in into was
+  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id, case when {waits_as_dead_letter} then j.moved_from end as failed_in into was
   from job j where j.id = retry.job;
   if not found then
     return;
@@ -144,7 +145,7 @@ declare
 begin
   done := false;
   busy := false;
-  select j.status, j.queue, j.group_id into was from job j where j.id = skip.job;
+  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id into was from job j where j.id = skip.job;
   if not found then
     return;
   end if;
@@ -158,7 +159,7 @@ begin
   end if;
   select j.status, case when {waits_as_dead_letter} then j.moved_from end into locked, dead_letter_of from job j
   where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
-  if not found then
+  if not found or locked = 'queued' and unclaimed(array[skip.job]) = '{}' then
     busy := status in ('queued', 'failed');
     return;
   end if;
@@ -221,13 +222,13 @@ declare
   was record;
 begin
   done := false;
-  select j.status, j.queue, j.group_id into was from job j where j.id = run_now.job;
+  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id into was from job j where j.id = run_now.job;
   if not found then
     return;
   end if;
   status := was.status;
   perform from job j where j.id = run_now.job and j.status::text in ('queued') for no key update skip locked;
-  if not found then
+  if not found or unclaimed(array[run_now.job]) = '{}' then
     return;
   end if;
   update job j set run_at = now(), turn_at = now(), flagged = j.group_id is not null

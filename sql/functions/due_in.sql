@@ -15,9 +15,14 @@ begin
       (select g.ready_at from {schema}.queue_group g
         where g.queue = of_queue and g.ready_at < 'infinity'
         order by g.ready_at limit 1),
-      (select {flag_at} from {schema}.job j
-        where j.queue = of_queue and j.flagged
-        order by {flag_at} limit 1),
+      -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
+      (select min(f.flag_at) from (
+          select j.group_id, {flag_at} as flag_at from {schema}.job j
+          where j.queue = of_queue and j.flagged
+          order by {flag_at} limit 8) f
+        where (select g.job_id from {schema}.queue_group g
+          where g.queue = of_queue and g.group_id between f.group_id and f.group_id
+          order by g.group_id desc limit 1) is null),
       (select j.turn_at from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'queued'
         order by j.turn_at limit 1),

@@ -9,7 +9,7 @@ language sql immutable
 as $$
   select case
     when query = '<insufficient privilege>' then null
-    when query ~ 'hold_job|hold_next' then '(the hold of the job, by the library)'
+    when query ~ 'hold_job' then '(the hold of the job, by the library)'
     when strpos(query, 'convert_from(decode(''') > 0 then split_part(query, 'convert_from(decode(''', 1) || '…'
     else nullif(query, '') end
 $$;
@@ -32,14 +32,14 @@ declare
 begin
   -- Everything in one statement, so in one snapshot. Each probe reads by an index.
   select clock_timestamp() as now, k.queue, k.group_id, k.job_id,
-      j.status::text as status, j.finished_at, j.error->>'message' as error, j.parked_with,
-      j.attempts as job_attempts, j.attempts_forgiven as job_forgiven, j.max_attempts as job_max,
-      j.last_started_at as job_started_at, j.timeout_ms as job_timeout_ms, j.run_at as job_run_at,
+      job_state(j.status, j.queue, j.group_id, j.id)::text as status, j.finished_at, j.error->>'message' as error, j.parked_with,
+      j.attempts + (named.started_at is not null)::integer as job_attempts, j.attempts_forgiven as job_forgiven,
+      j.max_attempts as job_max, coalesce(named.started_at, j.last_started_at) as job_started_at, j.timeout_ms as job_timeout_ms, j.run_at as job_run_at,
       -- One that a receiver looked at, whose visibility is over, counts as well.
       case when j.status::text in ('queued', 'started') then j.moved_from end as dead_letter_of,
       (select j.moved_from from job j where j.id = h.id) as head_dead_letter_of,
-      h.id as head, h.status::text as head_status, h.attempts, h.attempts_forgiven, h.max_attempts, h.run_at,
-      h.last_started_at, h.expires_at, h.error->>'message' as head_error, h.flagged, h.timeout_ms,
+      h.id as head, job_state(h.status, h.queue, h.group_id, h.id)::text as head_status, h.attempts + (g.started_at is not null)::integer as attempts,
+      h.attempts_forgiven, h.max_attempts, h.run_at, coalesce(g.started_at, h.last_started_at) as last_started_at, h.expires_at, h.error->>'message' as head_error, h.flagged, h.timeout_ms,
       coalesce(h.suspect = h.claim, false) as head_suspected, h.lease_until,
       g.queue is not null as has_row, nullif(g.ready_at, 'infinity') as ready_at, g.job_id as claimed_job,
       coalesce(g.suspect = g.claim, false) as suspected, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
@@ -63,8 +63,8 @@ begin
             where o.alive order by u.name limit 20) end
         from processors() o where o.alive) as served,
       -- Each job of a batch counts, as it does for the limit.
-      (select coalesce(sum(n.batch_size), 0)::bigint from (
-          select n.batch_size from queue_group n where n.queue = k.queue and n.job_id is not null limit {count_limit}) n)
+      (select coalesce(sum(n.jobs), 0)::bigint from (
+          select {claimed_count_g} as jobs from queue_group g where g.queue = k.queue and g.job_id is not null limit {count_limit}) n)
         + (select count(*) from (
           select from job n where n.queue = k.queue and n.group_id is null and n.status = 'started' limit {count_limit}) n) as in_flight,
       (select count(*) from (select from queue_group n
@@ -91,11 +91,12 @@ begin
     left join queue_group g on g.queue = k.queue and g.group_id = k.group_id
     left join job h on h.id = case when k.group_id is null then k.job_id else coalesce(
       -- Of several under one claim, the first that has not ended.
-      (select min(b.id) from batch_jobs(k.queue, k.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)), g.job_id,
+      (select min(u.id) from unfinished(g.job_id, g.batch) u where g.job_id is not null), g.job_id,
       (select l.id from job l
         where l.queue = k.queue and l.group_id >= k.group_id and l.group_id <= k.group_id
           and l.group_id is not null and l.status in ('queued', 'started')
         order by l.group_id, l.id limit 1)) end
+    left join lateral claim_of(k.queue, k.group_id, j.id) named on j.finished_at is null
     left join queue q on q.name = k.queue
     left join group_setting s on s.queue = k.queue and s.group_id = k.group_id
     left join processor p on p.id = coalesce(g.claimed_by, h.claimed_by);

@@ -15,21 +15,16 @@ begin
   select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
   if of_group is null then
     perform from {schema}.job j
-    where j.id = of_job and j.claim = with_token and j.suspect is null
-      and j.finished_at is null and j.status not in ('queued', 'parked')
+    where j.id = of_job and j.claim = with_token and j.suspect is null and {claimed}
     for no key update skip locked;
   else
-    -- By coalesce it does not match queue_group_claimed, by which all claims would be read.
     perform from {schema}.queue_group g
-    where g.claim = with_token and g.suspect is null
-      and of_job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+    where g.claim = with_token and g.suspect is null and of_job = any ({claimed_jobs_g})
     for no key update skip locked;
     if not found then
       return null;
     end if;
-    perform from {schema}.job j
-    where j.id = of_job and j.finished_at is null and j.status not in ('queued', 'parked')
-    for no key update skip locked;
+    perform from {schema}.job j where j.id = of_job and {claimed} for no key update skip locked;
   end if;
   if not found then
     return null;
@@ -41,17 +36,4 @@ begin
   -- A receive in this transaction passes its own locks: it must not find this job.
   perform set_config('lock_timeout', '0', true), set_config('seriatim.held', of_queue, true);
   return pg_backend_pid();
-end $$;
-
--- Holds the job that the transaction before has started as the next of its chain, if it has.
-create or replace function {schema}.hold_next() returns integer
-language plpgsql volatile
-as $$
-declare
-  next constant text := current_setting('seriatim.next', true);
-begin
-  if next = '' then
-    return null;
-  end if;
-  return {schema}.hold_job(split_part(next, ' ', 1)::bigint, split_part(next, ' ', 2)::uuid);
 end $$;

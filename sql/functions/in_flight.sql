@@ -22,8 +22,8 @@ begin
   end loop;
   if flight_limit is not null and not paused then
     room := greatest(flight_limit
-      - (select coalesce(sum(c.batch_size), 0) from (
-          select g.batch_size from {schema}.queue_group g
+      - (select coalesce(sum(c.jobs), 0) from (
+          select {claimed_count_g} as jobs from {schema}.queue_group g
           where g.queue = of_queue and g.job_id is not null order by g.claimed_by) c)
       - (select count(*) from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'started'), 0);

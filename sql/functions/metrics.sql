@@ -49,12 +49,11 @@ begin
       (select min(u.id) from (select j.id from job j
         where j.queue = o.queue and j.group_id is null and j.status = 'queued' limit 10001) u))) oldest on true
   left join lateral (
-    select min(j.last_started_at) as since from job j where j.id in (
-      select g.job_id from (select g.job_id from queue_group g
-        where g.queue = o.queue and g.job_id is not null limit 10001) g
-      union all
-      select s.id from (select j.id from job j
-        where j.queue = o.queue and j.group_id is null and j.status = 'started' limit 10001) s)) running on true
+    select least(
+      (select min(g.started_at) from (select g.started_at from queue_group g
+        where g.queue = o.queue and g.job_id is not null limit 10001) g),
+      (select min(s.last_started_at) from (select j.last_started_at from job j
+        where j.queue = o.queue and j.group_id is null and j.status = 'started' limit 10001) s)) as since) running on true
   left join lateral (
     select max(d.jobs) as jobs from (
       select (select count(*) from (select from job j where j.queue = o.queue and j.group_id = g.group_id

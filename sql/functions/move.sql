@@ -19,7 +19,7 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
-  one record; made record;
+  one record; made record; locked bigint[];
 begin
   perform check_queue(to_queue);
   jobs := '{}';
@@ -27,10 +27,12 @@ begin
   groups := 0;
   duplicates := 0;
   left_behind := 0;
-  for one in
-    select j.* from (select distinct u.id from unnest(ids) u(id)) wanted join job j on j.id = any (array[wanted.id])
+  locked := array(
+    select j.id from (select distinct u.id from unnest(ids) u(id)) wanted join job j on j.id = any (array[wanted.id])
     where j.status::text in ('queued') and j.queue <> to_queue
-    order by j.id for no key update of j skip locked
+    order by j.id for no key update of j skip locked);
+  for one in
+    select j.* from unnest(unclaimed(locked)) free(id) join job j on j.id = any (array[free.id]) order by j.id
   loop
     select e.id, e.duplicate into made from enqueue(to_queue, one.data, one.group_id, run_at => one.run_at, name => one.name,
       reference => one.reference, priority => one.priority, expires_at => one.expires_at, max_attempts => one.max_attempts,
@@ -73,6 +75,7 @@ as $$
     (select j.id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
         and j.status = 'queued' and (of_group is null or j.group_id = of_group) and j.group_id <> all (besides)
+        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
       order by j.queue, j.group_id, j.id limit n)
     union all
     (select j.id from job j

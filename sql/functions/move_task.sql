@@ -15,11 +15,11 @@ declare
   turn record;
 begin
   for turn in
-    select g.group_id, g.claim, g.job_id, coalesce(g.batch_end, g.job_id) as last from queue_group g
+    select g.claim, g.job_id, g.batch from queue_group g
     where g.queue = of_queue and g.job_id is not null and {over_g}
     limit 100 for no key update skip locked
   loop
-    perform return_jobs(of_queue, turn.group_id, turn.job_id, turn.last);
+    perform end_attempt(u.id, 'released', 'released', null) from unfinished(turn.job_id, turn.batch) u;
     perform pass_turns(array[turn.claim], array[null::bigint]);
   end loop;
   update job j set status = 'queued', attempts_forgiven = j.attempts_forgiven + 1,
@@ -75,7 +75,7 @@ begin
     and j.group_id <= of_group and j.group_id is not null and j.status in ('queued', 'started')
     and j.id <> all (ids)
   order by j.group_id, j.id limit 1;
-  if next.status = 'queued' then
+  if next.status = 'queued' and (select true from claim_of(of_queue, of_group, next.id) c) is null then
     perform from job j
     where j.id = next.id and j.queue = any (array[of_queue]) and j.status::text in ('queued')
     for no key update skip locked;
@@ -124,8 +124,8 @@ begin
         for no key update of j skip locked) l
       group by l.group_id
     loop
-      ids := one.ids;
-      if one.group_id is not null then
+      ids := unclaimed(one.ids);
+      if one.group_id is not null and ids <> '{}' then
         select l.held, l.stays into held, stays from leave_group(from_queue, one.group_id, ids) l;
         if held then
           left_out := left_out || one.group_id;

@@ -35,63 +35,55 @@ begin
     held := receive_hold(array[shown.job], array[shown.token], false, until);
     states[shown.place] := held.states[1];
     if held.states[1] = 'held' then
-      if forgive then
-        update job j set attempts_forgiven = attempts_forgiven + 1 where j.id = shown.job;
-      end if;
-      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'));
+      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'), forgive);
       states[shown.place] := 'done';
     end if;
   end loop;
   return states;
 end $$;
 
--- Gives back a job of a receiver. Its row is locked, and its group's by the token.
-create or replace function give_back(of_job bigint, token uuid, delay interval, message text) returns void
+-- Gives back a job of a receiver. Its row is locked, and its group's by the token. With `forgive`
+-- the attempt is not held against it.
+create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean) returns void
 language plpgsql volatile
 as $$
 declare
-  wait interval := delay;
+  wait float8 := extract(epoch from delay);
   j job;
-  turn queue_group;
-  attempt_limit integer;
+  claimed bigint[] := '{}';
+  counted integer;
+  ends boolean;
 begin
   select x.* into j from job x where x.id = of_job;
+  counted := j.attempts - j.attempts_forgiven + (j.group_id is not null)::integer;
   if j.group_id is not null then
-    select g.* into turn from queue_group g where g.queue = j.queue and g.group_id = j.group_id;
-    perform return_jobs(j.queue, j.group_id, j.id + 1, turn.batch_end);
+    claimed := array(
+      select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u where g.claim = token);
+    -- Those behind it go back too.
+    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where c.id > of_job;
   end if;
-  if wait is null then
-    -- Doubled with each attempt, up to the cap.
-    wait := coalesce((
-      select make_interval(secs => least(q.backoff_ms * 2.0 ^ least(j.attempts - j.attempts_forgiven - 1, 60),
-        coalesce(q.backoff_cap_ms, {backoff_cap_ms})) / 1000.0)
-      from queue q where q.name = j.queue and q.backoff_ms is not null), interval '0');
-  end if;
-  attempt_limit := coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue),
-    {receiver_attempts});
-  if exists (select from cancel_request r where r.job_id = j.id) then
-    perform receive_refuse(j.id, 'cancelled');
-  elsif j.attempts - j.attempts_forgiven < attempt_limit then
-    update job set status = 'queued', run_at = clock_timestamp() + wait,
-      turn_at = case when wait = interval '0' then clock_timestamp() - job.priority * {priority_aging}
-        else least(clock_timestamp() + wait, job.expires_at) end,
-      {free_job},
-      error = jsonb_build_object('kind', 'error', 'message', message, 'chain', '[]'::jsonb, 'attempt', j.attempts),
-      history = history_with(job.history, j.attempts, j.last_started_at, 'error', message)
-    where job.id = j.id;
-  else
-    perform receive_end(j.id, 'failed', 'error', message);
-    -- A group is halted as a whole: what came before and is not acked yet goes back.
-    if j.group_id is not null
-      and (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue'
-    then
-      perform return_jobs(j.queue, j.group_id, turn.job_id, j.id - 1);
+  if exists (select from cancel_request r where r.job_id = of_job) then
+    perform receive_refuse(of_job, 'cancelled');
+  elsif forgive then
+    perform end_attempt(of_job, 'released', 'released', message);
+  elsif counted < coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue), {receiver_attempts}) then
+    if wait is null then
+      -- Doubled with each attempt, up to the cap.
+      wait := coalesce((
+        select least(q.backoff_ms * 2.0 ^ least(counted - 1, 60), coalesce(q.backoff_cap_ms, {backoff_cap_ms})) / 1000.0
+        from queue q where q.name = j.queue and q.backoff_ms is not null), 0);
     end if;
-    if receive_dead_letter(j.queue, j.group_id, j.id, message) then
+    perform end_attempt(of_job, 'retried', 'error', message, wait);
+  else
+    perform end_attempt(of_job, 'failed', 'error', message);
+    ends := (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue';
+    -- A group is halted as a whole: what came before and is not acked yet goes back.
+    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where ends and c.id < of_job;
+    if receive_dead_letter(j.queue, j.group_id, of_job, message) then
       return;
     end if;
   end if;
   if j.group_id is not null then
-    perform receive_pass(array[token], array[null::bigint]);
+    perform receive_pass(array[token], array[null::bigint], array(select c.id from unnest(claimed) c(id) where c.id >= of_job));
   end if;
 end $$;

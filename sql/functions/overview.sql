@@ -5,19 +5,21 @@ returns table (queued bigint, delayed bigint, started bigint)
 language sql stable
 set search_path from current
 as $$
-  select count(*) filter (where b.status = 'queued' and b.run_at <= now()),
-    count(*) filter (where b.status = 'queued' and b.run_at > now()),
-    -- Those of a batch count, as they do for the limit in flight.
-    (select coalesce(sum(c.batch_size), 0) from (
-        select g.batch_size from queue_group g where g.queue = of_queue and g.job_id is not null limit up_to + 1) c)
-      + (select count(*) from (
-        select from job j where j.queue = of_queue and j.group_id is null and j.status = 'started' limit up_to + 1) c)
-  from (
-    (select j.status, j.run_at from job j where j.queue = of_queue and j.group_id is not null
+  with claimed as materialized (
+    select j.run_at <= now() as due
+    from (select g.job_id, g.batch from queue_group g where g.queue = of_queue and g.job_id is not null limit up_to + 1) g
+    cross join lateral unfinished(g.job_id, g.batch) u join job j on j.id = any (array[u.id])),
+  waiting as (
+    (select j.run_at <= now() as due from job j where j.queue = of_queue and j.group_id is not null
       and j.status in ('queued', 'started') limit up_to + 1)
     union all
-    (select j.status, j.run_at from job j where j.queue = of_queue and j.group_id is null and j.status = 'queued'
-      limit up_to + 1)) b
+    (select j.run_at <= now() from job j where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+      limit up_to + 1))
+  select greatest((select count(*) from waiting w where w.due) - (select count(*) from claimed c where c.due), 0),
+    greatest((select count(*) from waiting w where not w.due) - (select count(*) from claimed c where not c.due), 0),
+    (select count(*) from claimed)
+      + (select count(*) from (
+        select from job j where j.queue = of_queue and j.group_id is null and j.status = 'started' limit up_to + 1) c)
 $$;
 
 -- The queues that have a job, a group or settings, by name, 1,000 at most, and what they have. Each
@@ -117,12 +119,13 @@ as $$
   left join lateral queue_depth(k.name, up_to) depth on true
   left join lateral (
     select array_agg(distinct j.moved_from order by j.moved_from) filter (where {waits_as_dead_letter}) as dead_letters_of,
-      bool_or(j.moved_from is null and j.status = 'queued' and j.run_at <= now()) as others
+      bool_or(j.moved_from is null and j.status = 'queued' and j.run_at <= now()
+        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null) as others
     from (
-      (select j.moved_from, j.status, j.run_at from job j
+      (select j.id, j.queue, j.group_id, j.moved_from, j.status, j.run_at from job j
         where j.queue = k.name and j.group_id is not null and j.status in ('queued', 'started') limit 1000)
       union all
-      (select j.moved_from, j.status, j.run_at from job j
+      (select j.id, j.queue, j.group_id, j.moved_from, j.status, j.run_at from job j
         where j.queue = k.name and j.group_id is null and j.status = 'queued' limit 1000)) j) looked on true
   -- A group whose head another transaction has locked is looked at again soon, and each look moves
   -- its place in the line: it waits since its head is due.

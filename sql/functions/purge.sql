@@ -18,12 +18,14 @@ begin
       select j.id, j.group_id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
         and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
+        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
       order by j.group_id, j.id limit n for no key update skip locked) t;
   else
     select array_agg(t.id), array_agg(t.group_id) into ids, names from (
       select j.id, j.group_id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
         and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group and j.status = 'queued' and j.id <= up_to
+        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
       order by j.group_id, j.id limit n for no key update skip locked) t;
   end if;
   cancelled := cancel_jobs(of_queue, of_group, ids, names, reason, actor);
@@ -55,19 +57,21 @@ begin
   end if;
 end $$;
 
--- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
--- how many.
+-- Cancels queued jobs that this transaction has locked, but for those that a claim has named just
+-- before, and flags the first of each group. Returns how many.
 create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[], reason text, actor text)
 returns bigint
 language plpgsql volatile
 set search_path from current
 as $$
 declare
-  firsts bigint[] := array(select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null group by t.name);
+  free constant bigint[] := unclaimed(ids);
+  firsts constant bigint[] := array(
+    select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null and t.id = any (free) group by t.name);
 begin
-  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (ids);
-  perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
-  return coalesce(cardinality(ids), 0);
+  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (free);
+  perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(free));
+  return cardinality(free);
 end $$;
 
 -- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers
@@ -86,14 +90,14 @@ declare
 begin
   cancelled := 0;
   for turn in
-    select g.group_id, g.claim, g.job_id, coalesce(g.batch_end, g.job_id) as last from queue_group g
+    select g.claim, g.job_id, g.batch from queue_group g
     where g.queue = of_queue and g.job_id is not null and g.claimed_by is null and g.job_id <= up_to
     limit n for no key update skip locked
   loop
     for of_job in
-      select b.id from batch_jobs(of_queue, turn.group_id, turn.job_id, turn.last) b(id) where b.id <= up_to
+      select u.id from unfinished(turn.job_id, turn.batch) u where u.id <= up_to
     loop
-      perform receive_end(of_job, 'cancelled', 'cancelled', null);
+      perform end_attempt(of_job, 'cancelled', 'cancelled', null);
       cancelled := cancelled + 1;
     end loop;
     perform receive_pass(array[turn.claim], array[null::bigint]);
@@ -103,13 +107,12 @@ begin
     where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null and j.id <= up_to
     limit n for no key update skip locked
   loop
-    perform receive_end(of_job, 'cancelled', 'cancelled', null);
+    perform end_attempt(of_job, 'cancelled', 'cancelled', null);
     cancelled := cancelled + 1;
   end loop;
   insert into cancel_request (job_id)
   select w.id from (
-    (select b.id from queue_group g
-        cross join lateral batch_jobs(of_queue, g.group_id, g.job_id, coalesce(g.batch_end, g.job_id)) b(id)
+    (select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u
       where g.queue = of_queue and g.job_id is not null and g.claimed_by is not null)
     union all
     (select j.id from job j

@@ -72,14 +72,14 @@ begin
   from unnest(of_jobs, tokens) r(job, token)
   left join lateral (
     select g.queue, g.group_id from queue_group g
-    where g.claim = r.token and not {over_g} and r.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+    where g.claim = r.token and not {over_g} and r.job = any ({claimed_jobs_g})
     limit 1 for no key update of g skip locked) g on true;
   -- By a snapshot younger than those locks.
   select array_agg(j.group_id), array_agg(case when j.id is not null then 'held' end) into groups, states
   from unnest(of_jobs, tokens, of_queues, of_groups) r(job, token, queue, name)
   left join lateral (
     select j.id, j.group_id from job j
-    where j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
+    where j.id = any (array[r.job]) and {claimed}
       and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
         else j.queue = r.queue and j.group_id = r.name end
     limit 1 for no key update of j skip locked) j on true;
@@ -89,9 +89,9 @@ begin
     left join lateral (
       select j.id from job j left join lateral (
         select g.queue, g.group_id from queue_group g
-        where g.claim = r.token and not {over_g} and r.job between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+        where g.claim = r.token and not {over_g} and r.job = any ({claimed_jobs_g})
         limit 1) g on true
-      where r.state is null and j.id = any (array[r.job]) and j.finished_at is null and j.status not in ('queued', 'parked')
+      where r.state is null and j.id = any (array[r.job]) and {claimed}
         and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
           else j.queue = g.queue and j.group_id = g.group_id end
       limit 1) j on true;
@@ -101,10 +101,10 @@ begin
   end if;
 end $$;
 
--- Passes on claims of which jobs have ended or went back: a claim keeps the rest of its jobs, or
--- its turn ends. The groups' rows are locked. `ended` is the last job of each that has ended; null:
--- none has.
-create or replace function receive_pass(claims uuid[], ended bigint[]) returns void
+-- Passes on claims of which jobs have ended, or went back (`returned`): a claim keeps the rest of
+-- its jobs, or its turn ends. The groups' rows are locked. `ended` is the last job of each that has
+-- ended; null: none has.
+create or replace function receive_pass(claims uuid[], ended bigint[], returned bigint[] default '{}') returns void
 language plpgsql volatile
 as $$
 declare
@@ -113,18 +113,18 @@ declare
   over_ended bigint[];
 begin
   with claimed as materialized (
-    select g.ctid as line, c.token, c.ended, rest.* from unnest(claims, ended) c(token, ended)
+    select g.ctid as line, c.token, c.ended, rest.jobs from unnest(claims, ended) c(token, ended)
     cross join lateral (
-      select g.ctid, g.queue, g.group_id, g.job_id, g.batch_end from queue_group g where g.claim = c.token limit 1) g
+      select g.ctid, g.job_id, g.batch from queue_group g where g.claim = c.token limit 1) g
     -- A claim of one job has none left.
     cross join lateral (
-      select min(b.id) as first, max(b.id) as last, count(*) as size
-      from batch_jobs(g.queue, g.group_id, g.job_id, g.batch_end) b(id)) rest),
+      select array(select u.id from unfinished(g.job_id, g.batch) u
+        where g.batch is not null and u.id <> all (returned)) as jobs) rest),
   kept as (
-    update queue_group g set job_id = claimed.first, batch_end = claimed.last, batch_size = claimed.size
-    from claimed where g.ctid = claimed.line and claimed.size > 0)
+    update queue_group g set job_id = claimed.jobs[1], batch = claimed.jobs
+    from claimed where g.ctid = claimed.line and claimed.jobs <> '{}')
   select array_agg(c.token), array_agg(case when may_retire then c.ended end) into over, over_ended
-  from claimed c where c.size = 0;
+  from claimed c where c.jobs = '{}';
   if over is not null then
     perform pass_turns(over, over_ended);
   end if;

@@ -17,8 +17,7 @@ end $$;
 --
 -- A receive is a claim. Its token is in every receipt, and its visibility is its lease: `ready_at`
 -- of the group, or `lease_until` of a job without one. Several jobs of a group that are received
--- together have one claim, from `job_id` to `batch_end`; `batch_size` of them are still started.
--- `claimed_by` is null: no presence vouches for a receiver.
+-- together have one claim, whose `batch` are those that have not ended. `claimed_by` is null: no presence vouches for a receiver.
 --
 -- Jobs that are not to be run end here, and others are claimed in their place, within bounds.
 create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval, of_group text, together boolean,
@@ -78,8 +77,7 @@ begin
   jobs := array(select of_jobs[k.i] from unnest(kept) k(i));
   tokens := array(select of_tokens[k.i] from unnest(kept) k(i));
   if cut <> '{}' then
-    perform unclaim(array(select of_jobs[c.i] from unnest(cut) c(i)));
-    perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]))
+    perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]), array(select of_jobs[c.i] from unnest(cut) c(i)))
     from (select array(select distinct of_tokens[c.i] from unnest(cut) c(i)) as tokens) c;
   end if;
 end $$;
@@ -189,11 +187,11 @@ begin
     set jobs = excluded.jobs, tokens = excluded.tokens, expires_at = excluded.expires_at;
   end if;
   return query
-    select r.id || '.' || r.token, j.id, j.group_id, j.attempts, j.data, j.payload, j.content_type, j.name, j.reference,
+    select r.id || '.' || r.token, j.id, j.group_id, j.attempts + (g.started_at is not null)::integer, j.data, j.payload, j.content_type, j.name, j.reference,
       j.created_at, coalesce(j.lease_until, g.ready_at),
       -- As ActiveJob::key.
       j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes, j.dedup_id,
-      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, j.last_started_at), j.moved_from
+      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, g.started_at, j.last_started_at), j.moved_from
     from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = any (array[r.id])
       left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place;

@@ -1,18 +1,5 @@
 -- What receivers do with single jobs and groups whose rows they have locked. These functions run
 -- with the settings of their callers: search_path, lock_timeout, plans.
---
--- Ends a job without success; its row is locked.
-create or replace function receive_end(of_job bigint, with_status job_status, kind text, message text) returns void
-language sql volatile
-as $$
-  update job set
-    status = with_status, finished_at = clock_timestamp(), flagged = false,
-    {free_job},
-    error = case when with_status = 'failed' then jsonb_build_object(
-      'kind', kind, 'message', message, 'chain', '[]'::jsonb, 'attempt', attempts) else error end,
-    history = history_with(history, attempts, last_started_at, kind, message)
-  where id = of_job
-$$;
 
 -- Halts a group behind a job that failed; its row is locked. At the time `until` maintenance does
 -- what `at_end` says.
@@ -75,15 +62,16 @@ declare
 begin
   select x.* into j from job x where x.id = of_job;
   if disposition = 'cancelled' then
-    perform receive_end(j.id, 'cancelled', 'cancelled', null);
+    perform end_attempt(of_job, 'cancelled', 'cancelled', null);
     delete from cancel_request r where r.ctid in (
-      select r.ctid from cancel_request r where r.job_id = j.id for update skip locked);
+      select r.ctid from cancel_request r where r.job_id = of_job for update skip locked);
     return false;
   elsif disposition = 'expired' then
-    perform receive_end(j.id, 'failed', 'expired', 'the job expired before an attempt could begin');
+    perform end_attempt(of_job, 'failed', 'expired',
+      'it expired at ' || to_char(j.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
     return false;
   end if;
   message := 'attempt ' || j.attempts || ' ended without a trace (its worker died), and no attempt is left';
-  perform receive_end(j.id, 'failed', 'worker_lost', message);
-  return receive_dead_letter(j.queue, j.group_id, j.id, message);
+  perform end_attempt(of_job, 'failed', 'worker_lost', message);
+  return receive_dead_letter(j.queue, j.group_id, of_job, message);
 end $$;

@@ -7,7 +7,7 @@ as $$
 begin
   perform return_lapsed(l.queue) from (
     select distinct j.queue from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
-    where j.moved_from is not null and j.status = 'started') l;
+    where j.moved_from is not null and job_state(j.status, j.queue, j.group_id, j.id) = 'started') l;
 end $$;
 
 -- Queues dead letters again, those of one group in their original order and before its other jobs.
@@ -38,6 +38,7 @@ begin
     where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
       or j.status::text in ('queued') and j.moved_from is not null
     for no key update of j skip locked) t;
+  waiting := unclaimed(waiting);
   update job j set {requeued},
     -- The first of a group is enough.
     flagged = j.flagged or j.id in (
@@ -111,18 +112,20 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
-  discarded bigint[] := '{}'; one record;
+  discarded bigint[]; one record;
 begin
   perform return_dead_letters(ids);
-  for one in
-    select j.id, j.queue, j.group_id from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
+  discarded := array(
+    select j.id from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
     where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
       or j.status::text in ('queued') and j.moved_from is not null
-    order by j.id for no key update of j skip locked
+    order by j.id for no key update of j skip locked);
+  discarded := unclaimed(discarded);
+  for one in
+    update job j set {cancelled}, flagged = j.group_id is not null where j.id = any (discarded)
+    returning j.id, j.queue, j.group_id
   loop
-    update job j set {cancelled}, flagged = j.group_id is not null where j.id = one.id;
     perform unhalt_by(one.queue, one.group_id, one.id);
-    discarded := discarded || one.id;
   end loop;
   perform record_operations(actor, 'discard', discarded, reason);
   return cardinality(discarded);

@@ -17,10 +17,10 @@ language plpgsql volatile
 as $$
 begin
   if of_group is not null then
-    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id),
         array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
-    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+      into turns.names, turns.heads, turns.jobs, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
+    from (select g.group_id, g.head_id, g.job_id, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         case when g.job_id is not null then g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
@@ -29,10 +29,10 @@ begin
         and g.ready_at <= until_at and (g.job_id is not null or not lapsed)
       limit 1 for no key update skip locked) g;
   elsif lapsed then
-    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id),
         array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
-    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+      into turns.names, turns.heads, turns.jobs, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
+    from (select g.group_id, g.head_id, g.job_id, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) as suspected
@@ -40,10 +40,10 @@ begin
       where g.queue = of_queue and g.job_id is not null and g.ready_at <= until_at
       order by g.claimed_by limit n for no key update skip locked) g;
   else
-    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
+    select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id),
         array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
-      into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
-    from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
+      into turns.names, turns.heads, turns.jobs, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
+    from (select g.group_id, g.head_id, g.job_id, g.ready_at, g.ctid as line,
         g.ready_at - g.aging_priority * {priority_aging} as aged_at,
         case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
         case when g.job_id is not null then g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
@@ -73,16 +73,15 @@ begin
   select array_agg(j.id), array_agg(j.disposition), array_agg(j.fresh and turn.job_id is null), array_agg(j.bytes),
       count(j.id), coalesce(sum(j.bytes), 0)
     into heads.ids, heads.dispositions, heads.fresh, heads.bytes, heads.ready, heads.all_bytes
-  from unnest(turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected)
-    turn(name, head_id, job_id, batch_end, suspected)
+  from unnest(turns.names, turns.heads, turns.jobs, turns.suspected, turns.lines) turn(name, head_id, job_id, suspected, line)
   left join lateral (
-    select h.id from {schema}.head(of_queue, turn.name, turn.head_id, null) h where turn.job_id is null
+    select h.id, 0 as lost from {schema}.head(of_queue, turn.name, turn.head_id, null) h where turn.job_id is null
     union all
-    select case when turn.batch_end is null then turn.job_id else (
-      select min(b.id) from {schema}.batch_jobs(of_queue, turn.name, turn.job_id, turn.batch_end) b(id)) end
-    where turn.suspected) head on true
+    -- The attempt that is lost is counted by the start.
+    select (select min(c.id) from {schema}.unfinished(g.job_id, g.batch) c), (g.started_at is not null)::integer
+    from {schema}.queue_group g where turn.suspected and g.ctid = turn.line) head on true
   left join lateral (
-    select j.id, {disposition} as disposition, j.attempts = j.attempts_forgiven as fresh, {job_bytes} as bytes
+    select j.id, {head_disposition} as disposition, j.attempts = j.attempts_forgiven as fresh, {job_bytes} as bytes
     from {schema}.job j
     where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[of_queue])
       and (turn.job_id is not null
@@ -96,13 +95,13 @@ end $$;
 -- Starts up to `slots` heads, and up to `per_turn` - 1 followers of each, `at_most` of all those.
 -- Together they have at most `max_bytes` of data, or are one job. The others stay due.
 --
--- The attempt is counted here and committed before the handler starts (P9). The token is random,
--- and every later statement about the turn shows it (P10). Only a claim of a free row moves
--- `head_id`.
+-- The group's row names the jobs, which are locked and not written. Its commit is the attempt, and
+-- comes before the handler (P9): whoever takes the claim over counts it. The token is random, and
+-- every later statement about the turn shows it (P10). Only a claim of a free row moves `head_id`.
 --
 -- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job
--- loses nothing if its worker dies before it comes to run; one whose attempts are limited to 1
--- would. One that expires is left to a claim of its own, which alone sees that it did. The first
+-- loses nothing if its worker dies before it comes to run. One whose attempts are limited to 1
+-- would, under a lease. One that expires is left to a claim of its own, which alone sees that it did. The first
 -- that cannot be had ends the line. A `receiver` gives them out now: its followers may have been
 -- begun before, and may expire; only a claim that it takes over comes alone. Not if its queue has
 -- strict visibility, and the group is not paused: there the end of a visibility is no sign of
@@ -121,9 +120,9 @@ create or replace function {schema}.start_turns(of_queue text, turns {schema}.lo
 language plpgsql volatile
 as $$
 declare
-  names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[];
+  names text[]; ids bigint[]; words text[]; fresh boolean[]; bytes bigint[]; lines tid[]; batches text[];
   is_strict constant boolean := case when receiver then (select q.strict_visibility from {schema}.queue q where q.name = of_queue) end;
-  ends bigint[]; sizes smallint[]; each integer; begun integer; claims integer; n integer; head_bytes bigint;
+  each integer; claims integer; n integer; head_bytes bigint;
 begin
   if heads.ready = cardinality(heads.ids) and heads.ready <= slots and heads.all_bytes <= max_bytes and per_turn = 1 then
     ids := heads.ids;
@@ -154,7 +153,6 @@ begin
   end if;
   size := coalesce(size, head_bytes);
   n := cardinality(ids);
-  sizes := array_fill(1::smallint, array[cardinality(ids)]);
   if each > 0 and at_most > 0 and true = any (fresh) then
     with turn as materialized (
       select t.* from unnest(names, ids, words, fresh, bytes) with ordinality t(name, id, word, fresh, bytes, place)),
@@ -166,7 +164,7 @@ begin
         order by j.group_id, j.id limit each) f on turn.fresh),
     locked as materialized (
       select j.id from next join {schema}.job j on j.id = any (array[next.id])
-      where j.finished_at is null and j.status <> 'started' and j.run_at <= clock_timestamp() and j.queue = any (array[of_queue])
+      where j.finished_at is null and j.run_at <= clock_timestamp() and j.queue = any (array[of_queue])
         and (j.expires_at is null or receiver and j.expires_at > clock_timestamp())
         and coalesce(j.created_at >= ignore_before, true)
         and (j.attempts = j.attempts_forgiven or receiver and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, default_attempts))
@@ -184,36 +182,64 @@ begin
         sum(l.bytes) filter (where not l.first) over w as bytes_behind
       from line l where coalesce(l.id < l.gap, true) window w as (order by l.place, l.id)),
     ours as (
-      select i.place, i.id, i.word, i.bytes, i.first, max(i.id) over p as last, count(*) over p as size
-      from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes window p as (partition by i.place))
-    select array_agg(o.id), array_agg(o.word), array_agg(case when o.first and o.size > 1 then o.last end),
-        array_agg(case when o.first then o.size::smallint end), array_agg(case when o.first then lines[o.place] end),
+      select i.place, i.id, i.word, i.bytes, i.first, array_agg(i.id) over (partition by i.place order by i.id
+        rows between unbounded preceding and unbounded following) as batch
+      from within i where i.first or i.behind <= at_most and i.bytes_behind <= max_bytes - head_bytes)
+    select array_agg(o.id), array_agg(o.word), array_agg(case when o.first then lines[o.place] end),
+        array_agg(case when o.first and cardinality(o.batch) > 1 then o.batch::text end),
         array_agg(case when o.first then ready_ats[o.place] end), array_agg(case when o.first then lost_by[o.place] end), sum(o.bytes)
-      into ids, words, ends, sizes, lines, ready_ats, lost_by, size from (select ours.* from ours order by ours.place, ours.id) o;
+      into ids, words, lines, batches, ready_ats, lost_by, size from (select ours.* from ours order by ours.place, ours.id) o;
+  end if;
+  if true = any (turns.suspected) then
+    perform {schema}.lose_attempts(ids, words, lines);
+  end if;
+  if receiver then
+    -- A receiver may have the job for hours, and the next receive would read the flag.
+    update {schema}.job j set flagged = false where j.id = any (ids) and coalesce(j.flagged, false);
   end if;
   with turn as materialized (
-    select t.*, case when t.batch_size is not null then gen_random_uuid() end as token
-    from unnest(ids, words, ends, sizes, lines) t(id, disposition, batch_end, batch_size, line)),
-  started as (
-    {start} from turn where j.id = any (array[turn.id]) and j.finished_at is null
-    returning j.id, j.lease_ms, turn.batch_end, turn.batch_size, turn.line, turn.token),
-  claimed as (
+    select t.*, case when t.line is not null then gen_random_uuid() end as token
+    from unnest(ids, words, lines, batches) t(id, disposition, line, batch)),
+  named as (
     update {schema}.queue_group g set
-      claim = started.token, job_id = started.id, head_id = case when g.claim is null then started.id else g.head_id end,
-      suspect = null, claimed_by = processor, aging_priority = 0, rechecks = 0,
-      strict = is_strict,
-      batch_end = started.batch_end, batch_size = started.batch_size,
-      ready_at = clock_timestamp() + make_interval(
-        secs => coalesce(case when own_lease then started.lease_ms / 1000.0 end, lease_seconds))
-    from started where g.ctid = started.line
+      claim = turn.token, job_id = turn.id, batch = turn.batch::bigint[],
+      head_id = case when g.claim is null then turn.id else g.head_id end,
+      started_at = case when turn.disposition = 'run' then clock_timestamp() end,
+      suspect = null, claimed_by = processor, aging_priority = 0, rechecks = 0, strict = is_strict,
+      ready_at = clock_timestamp() + make_interval(secs => coalesce(
+        case when own_lease then (select j.lease_ms / 1000.0 from {schema}.job j where j.id = turn.id) end, lease_seconds))
+    from turn where g.ctid = turn.line
     returning 1)
-  select (select array_agg(turn.token) from turn), (select count(*) from started), (select count(*) from claimed)
-    into tokens, begun, claims;
-  if begun < cardinality(ids) or claims < n then
+  select (select array_agg(turn.token) from turn), (select count(*) from named) into tokens, claims;
+  if claims < n then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
   end if;
   jobs := ids;
   dispositions := words;
+end $$;
+
+-- Counts the attempts of claims that lapsed and are now taken over. The attempt of the first job of
+-- each that has not ended is lost. If that was its last one, the settle that follows says so in its
+-- history. A receiver had begun the others as well: nothing is held against those.
+create or replace function {schema}.lose_attempts(heads bigint[], dispositions text[], lines tid[]) returns void
+language plpgsql volatile
+as $$
+begin
+  update {schema}.job j set
+    attempts = j.attempts + 1, last_started_at = lapsed.started_at,
+    attempts_forgiven = j.attempts_forgiven + (j.id <> lapsed.head)::integer,
+    history = case
+      when j.id <> lapsed.head then {schema}.history_with(j.history, j.attempts + 1, lapsed.started_at, 'released', null)
+      when lapsed.disposition <> 'exhausted'
+        then {schema}.history_with(j.history, j.attempts + 1, lapsed.started_at, 'worker_lost', {lost})
+      else j.history end
+  from (
+    select c.id, t.head, t.disposition, g.started_at
+    from unnest(heads, dispositions, lines) t(head, disposition, line)
+    join {schema}.queue_group g on g.ctid = t.line
+    cross join lateral {schema}.unfinished(g.job_id, g.batch) c
+    where g.started_at is not null and (c.id = t.head or g.claimed_by is null)) lapsed
+  where j.id = any (array[lapsed.id]) and j.finished_at is null;
 end $$;
 
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
@@ -244,16 +270,14 @@ begin
     select turn.name, turn.line, head.id, j.due_at, j.priority, case
       when turn.job_id is not null and not turn.suspected then 'suspect'
       when turn.job_id is not null then case when (
-          select c.id from {schema}.job c
-          where c.id = any (array[case when turn.batch_end is null then turn.job_id else (
-              select min(b.id) from {schema}.batch_jobs(of_queue, turn.name, turn.job_id, turn.batch_end) b(id)) end])
-            and c.finished_at is null) is null then 'free' else 'recheck' end
+          select c.id from {schema}.queue_group g cross join lateral {schema}.unfinished(g.job_id, g.batch) c
+          where g.ctid = turn.line limit 1) is null then 'free' else 'recheck' end
       when head.id is null then 'retire'
       when j.paused then 'rest'
       when j.due_at > clock_timestamp() then 'sleep'
       else 'recheck' end as plan
-    from unnest(turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, heads.ids)
-      turn(name, head_id, job_id, batch_end, suspected, line, head)
+    from unnest(turns.names, turns.heads, turns.jobs, turns.suspected, turns.lines, heads.ids)
+      turn(name, head_id, job_id, suspected, line, head)
     left join lateral (
       select h.id from {schema}.head(of_queue, turn.name, turn.head_id, null) h where turn.job_id is null) head on true
     left join lateral (
@@ -286,8 +310,8 @@ begin
     claim = case when d.plan <> 'free' then g.claim end,
     job_id = case when d.plan <> 'free' then g.job_id end,
     claimed_by = case when d.plan <> 'free' then g.claimed_by end,
-    batch_end = case when d.plan <> 'free' then g.batch_end end,
-    batch_size = case when d.plan <> 'free' then g.batch_size else 1 end
+    started_at = case when d.plan <> 'free' then g.started_at end,
+    batch = case when d.plan <> 'free' then g.batch end
   from unnest(names, lines, plans, ids, due_ats, priorities) d(name, line, plan, id, due_at, priority)
   where g.ctid = d.line and not (d.plan = 'retire' and may_retire);
   if still is not null then

@@ -44,7 +44,13 @@ begin
   turn as materialized (
     select due.id, due.disposition, due.bytes, due.lapsed_at, due.lost_by from due where coalesce(due.before < max_bytes, true)),
   started as (
-    {start}, claim = gen_random_uuid(), suspect = null, claimed_by = processor,
+    update {schema}.job j set
+      status = 'started', attempts = j.attempts + (turn.disposition = 'run')::integer,
+      last_started_at = case when turn.disposition = 'run' then clock_timestamp() else j.last_started_at end,
+      -- If the lost attempt was its last one, the settle that follows says so.
+      history = case when j.status = 'started' and j.attempts > 0 and turn.disposition <> 'exhausted'
+        then {schema}.history_with(j.history, j.attempts, j.last_started_at, 'worker_lost', {lost}) else j.history end,
+      claim = gen_random_uuid(), suspect = null, claimed_by = processor,
       strict = case when receiver then (select q.strict_visibility from {schema}.queue q where q.name = of_queue) end,
       lease_until = clock_timestamp() + make_interval(
         secs => coalesce(case when own_lease then j.lease_ms / 1000.0 end, lease_seconds))

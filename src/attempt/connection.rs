@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
-use crate::store::{AfterSettle, Claim, HeldJob, HoldReceipt, ServerId, SessionId};
+use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId};
 
 /// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
 #[derive(Debug)]
@@ -29,18 +29,6 @@ pub(crate) struct SlotConnection {
     pub(crate) begun: bool,
     /// The job whose locks were taken by the settle of the job before.
     pub(crate) preheld: Option<PreheldJob>,
-    /// The job that was claimed by the settle of the job before.
-    pub(crate) next: Option<Box<NextJob>>,
-}
-
-/// A job that was claimed as the job before it ended.
-#[derive(Debug)]
-pub(crate) struct NextJob {
-    pub(crate) claim: Claim,
-    /// The job's data for its handler.
-    pub(crate) known: HeldJob,
-    /// True if the handler before used its transaction, in which it may have enqueued.
-    pub(crate) after_handler_tx: bool,
 }
 
 /// A job whose locks were taken with the settle of the one before it.
@@ -89,7 +77,7 @@ impl SlotConnection {
                 Ok(())
             }
             // The message committed and began the next transaction.
-            AfterSettle::Hold { .. } | AfterSettle::HoldChained => Ok(()),
+            AfterSettle::Hold { .. } => Ok(()),
         }
     }
 
@@ -131,7 +119,6 @@ impl From<PoolConnection<Postgres>> for SlotConnection {
             options: None,
             begun: false,
             preheld: None,
-            next: None,
         }
     }
 }

@@ -4,7 +4,6 @@
 //! belong in `worker`.
 
 pub(crate) mod active_job;
-pub(crate) mod chain;
 pub(crate) mod connection;
 pub(crate) mod ended;
 pub(crate) mod event;

@@ -16,12 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
-use crate::attempt::connection::{NextJob, SlotConnection};
+use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::layer::{Ended, Next};
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
-use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -60,21 +59,14 @@ impl ClaimedTurn {
         mut known: HashMap<i64, HeldJob>,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
-        let mut enqueued = false;
         while let Some(known_job) = known.remove(&self.claim.job) {
             match self.run_one(known_job, conn).await {
-                (TurnEnd::Stays, Some(mut left)) => {
-                    if let Some(next) = left.next.take() {
-                        let NextJob { claim, known: job, after_handler_tx } = *next;
-                        enqueued |= after_handler_tx;
-                        known.insert(claim.job, job);
-                        self.begin_chained(claim);
-                    } else if !self.claim.advance() {
+                (TurnEnd::Stays, Some(left)) => {
+                    if !self.claim.advance() {
                         return (TurnEnd::Lost, Some(left));
                     }
                     conn = left;
                 }
-                (TurnEnd::Drained, left) if enqueued => return (TurnEnd::Finished, left),
                 ended => return ended,
             }
         }
@@ -95,17 +87,7 @@ impl ClaimedTurn {
         let (held, since) = match held {
             Ok(Some(held)) => held,
             Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
-            Err(error) => {
-                let conn = self.report_not_held(conn, Some(error));
-                if !self.has_chained() {
-                    return (TurnEnd::Lost, conn);
-                }
-                // Only in a chain: if each hold of a job fails, those of ordinary claims use up its
-                // attempts.
-                release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
-                counted.mark_released();
-                return (TurnEnd::Released, conn);
-            }
+            Err(error) => return (TurnEnd::Lost, self.report_not_held(conn, Some(error))),
         };
         self.begin_attempt(&held);
         let signals = Signals::default();

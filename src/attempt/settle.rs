@@ -37,7 +37,8 @@ impl ClaimedTurn {
                 return stayed.map_err(|error| Unrecorded::Result(broken(&error, true)));
             }
             if self.claim.followers.is_empty() && self.earlier.is_empty() {
-                return self.succeed_in_hold(conn, held, outcome, result).await;
+                let succeeded = self.succeed_in_one_trip(conn, outcome, result).await;
+                return succeeded.map_err(|error| Unrecorded::Result(broken(&error, true)));
             }
         }
         // All other statements have their plans pinned.
@@ -70,39 +71,15 @@ impl ClaimedTurn {
         }
     }
 
-    /// Records a lone success, passes the turn on or chains it, and commits, in one round trip.
-    async fn succeed_in_hold(
-        &self,
-        conn: &mut SlotConnection,
-        held: &HeldJob,
-        outcome: &Outcome,
-        result: &str,
-    ) -> Result<TurnEnd, Unrecorded> {
-        let then = conn.after_settle();
-        let chains = self.may_chain(held);
-        let succeeded = if chains {
-            self.succeed_and_chain(conn, outcome, result, then).await
-        } else {
-            self.succeed_in_one_trip(conn, outcome, result, then).await
-        };
-        succeeded.map_err(|error| match then {
-            // The database may have refused the next job, and not this job.
-            AfterSettle::Commit if chains => {
-                Unrecorded::Outcome(Outcome::Succeeded { result: result.to_owned() })
-            }
-            _ => Unrecorded::Result(broken(&error, true)),
-        })
-    }
-
+    /// Records a lone success, passes the turn on and commits, in one round trip.
     async fn succeed_in_one_trip(
         &self,
         conn: &mut SlotConnection,
         outcome: &Outcome,
         result: &str,
-        then: AfterSettle,
     ) -> Result<TurnEnd, sqlx::Error> {
         let keep = self.queue.keep.succeeded;
-        let then = self.then_next_turn(conn, then);
+        let then = self.then_next_turn(conn, conn.after_settle());
         let asked_at = Instant::now();
         let settled =
             self.context.store.quick_settle(conn, &self.claim, result, keep, then).await?;
@@ -140,11 +117,12 @@ impl ClaimedTurn {
         result: &str,
     ) -> Result<TurnEnd, sqlx::Error> {
         let Context { store, .. } = &*self.context;
-        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
+        let queue = &*self.queue.name;
         let ends = if let Some(lease) = self.lease {
             let mut done = self.earlier.clone();
             done.push(UnrecordedSuccess { job: self.claim.job, result: result.to_owned() });
-            let paused = store.record_earlier(conn, queue, group, &done, self.queue.keep).await?;
+            let paused =
+                store.record_earlier(conn, queue, &self.claim, &done, self.queue.keep).await?;
             if paused {
                 store.end_turn(conn, &self.claim).await?;
             } else {
@@ -188,8 +166,8 @@ impl ClaimedTurn {
         if self.earlier.is_empty() {
             return Ok(false);
         }
-        let (queue, group) = (&*self.queue.name, self.claim.group.as_deref());
-        self.context.store.record_earlier(conn, queue, group, &self.earlier, self.queue.keep).await
+        let (queue, claim) = (&*self.queue.name, &self.claim);
+        self.context.store.record_earlier(conn, queue, claim, &self.earlier, self.queue.keep).await
     }
 
     /// Returns the outcome that follows from a result.

@@ -18,7 +18,6 @@ use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::metrics::queue::QueueMeter;
-use crate::slots::queue_slots::SlotUsage;
 use crate::store::{Claim, HeldJob, KeepFinished, UnrecordedSuccess};
 
 /// A queue as one processor runs it.
@@ -89,8 +88,6 @@ pub(crate) struct ClaimedTurn {
     pub(crate) last: bool,
     /// True while no handler of the turn runs.
     pub(crate) idle: bool,
-    /// The chain window; `None` if the turn must not chain.
-    pub(crate) open: Option<ChainWindow>,
     /// The turn that the slot runs next; `None` if it has none of its own.
     pub(crate) next: Option<Arc<dyn NextTurn>>,
     /// What the event of the current attempt says; `None` before its hold.
@@ -120,7 +117,6 @@ impl ClaimedTurn {
             lease: None,
             last: false,
             idle: false,
-            open: None,
             next: None,
             facts: None,
             earlier_facts: Vec::new(),
@@ -155,16 +151,6 @@ impl ClaimedTurn {
             && !self.last
             && !self.context.stop.is_cancelled()
     }
-}
-
-/// The time and the number of jobs for which a turn may still chain.
-#[derive(Clone)]
-pub(crate) struct ChainWindow {
-    pub(in crate::attempt) slots: Arc<SlotUsage>,
-    pub(in crate::attempt) since: Instant,
-    /// When the current job began.
-    pub(in crate::attempt) began: Instant,
-    pub(in crate::attempt) jobs: usize,
 }
 
 /// The part of a turn that is still to be recorded.

@@ -227,7 +227,7 @@ async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
 
     begin(&mut worker).await;
     let before = read(&mut worker).await;
-    let done = [Succeeded { queue: Q, claim: &turn, earlier: &[], result: "1" }];
+    let done = [Succeeded { claim: &turn, earlier: &[], result: "1" }];
     assert_eq!(store.settle_many(&mut worker, &done, true).await.unwrap().len(), 1);
     let reads = read(&mut worker).await - before;
     assert!(reads < 50, "{reads}");

@@ -57,7 +57,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
             }
             if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
                 let earlier = if last { &done[..done.len() - 1] } else { &done[..] };
-                scene.store.record_earlier(&mut conn, Q, Some("g"), earlier, KEEP).await.unwrap();
+                scene.store.record_earlier(&mut conn, Q, &claim, earlier, KEEP).await.unwrap();
             }
             if last {
                 let outcome =
@@ -113,7 +113,7 @@ async fn turns(scene: &Scene, conn: &mut sqlx::PgConnection, slots: usize) -> Ve
 /// Returns the rows that a claim has written, without times and tokens.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
     let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged, j.attempts, j.attempts_forgiven, \
-        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch_end, g.batch_size, g.aging_priority, \
+        j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch, g.started_at is not null, g.aging_priority, \
         g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
         from seriatim.job j join seriatim.queue_group g using (queue, group_id)";
     sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
@@ -183,7 +183,7 @@ async fn a_released_turn_is_claimed_again_as_it_was() {
         or last_started_at is not null or history <> '[]'";
     assert_eq!(scene.number(begun).await, 0);
     let claimed = "select count(*) from seriatim.queue_group where claim is not null \
-        or job_id is not null or batch_end is not null or batch_size <> 1";
+        or job_id is not null or batch is not null or started_at is not null";
     assert_eq!(scene.number(claimed).await, 0);
     let again = turns(&scene, &mut worker, 1).await.remove(0);
     assert_eq!((again.job, again.followers), (job, behind));

@@ -17,7 +17,7 @@ async fn limited(limit: i32) -> Scene {
 }
 
 async fn in_flight(scene: &Scene) -> i64 {
-    scene.number("select count(*) from seriatim.job where status = 'started'").await
+    scene.number("select count(*) from seriatim.job where seriatim.job_state(status, queue, group_id, id) = 'started'").await
 }
 
 /// The rest of a claim: starts a due job.
@@ -74,7 +74,9 @@ async fn a_limit_counts_all_claims_and_changes_with_the_next_one() {
     let claimed = scene.claim_all(&mut worker, 10).await;
     assert!(claimed.jobs.is_empty() && !claimed.more, "it would claim again and again");
     // Several jobs that were received together are so many in flight.
-    scene.run("update seriatim.queue_group set batch_size = 3 where group_id = 'a'").await;
+    scene
+        .run("update seriatim.queue_group set batch = array[job_id, -1, -2] where group_id = 'a'")
+        .await;
     scene.run("update seriatim.queue set in_flight_limit = 6").await;
     assert_eq!(scene.claim(&mut worker, 10).await.len(), 1);
     scene.run("update seriatim.queue set in_flight_limit = 1").await;

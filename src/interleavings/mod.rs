@@ -9,7 +9,6 @@
 // A test states its expectations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod chain;
 mod cost;
 mod crossing;
 mod dead_letters;

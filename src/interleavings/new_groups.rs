@@ -43,7 +43,7 @@ async fn a_flag_between_the_insert_and_the_heads_is_not_passed() {
 }
 
 #[tokio::test]
-async fn a_new_groups_job_is_written_once() {
+async fn a_claim_writes_no_job() {
     let scene = Scene::new().await;
     for group in ["a", "b", "c"] {
         scene.enqueue(group).await;
@@ -51,7 +51,7 @@ async fn a_new_groups_job_is_written_once() {
     let mut worker = scene.session().await;
     begin(&mut worker).await;
     assert_eq!(scene.claim_all(&mut worker, 3).await.jobs.len(), 3);
-    for (table, rows) in [("job", [0, 3]), ("queue_group", [3, 3])] {
+    for (table, rows) in [("job", [0, 0]), ("queue_group", [3, 3])] {
         for (what, expected) in ["inserted", "updated"].into_iter().zip(rows) {
             let sql =
                 format!("select pg_stat_get_xact_tuples_{what}('seriatim.{table}'::regclass)");
@@ -59,7 +59,10 @@ async fn a_new_groups_job_is_written_once() {
         }
     }
     commit(&mut worker).await;
-    assert_eq!(scene.number("select count(*) from seriatim.job where flagged").await, 0);
+    assert_eq!(scene.number("select count(*) from seriatim.job where flagged").await, 3);
+    assert!(scene.claim(&mut worker, 3).await.is_empty());
+    let flags = "select count(*) from seriatim.job where flagged";
+    assert_eq!(scene.number(flags).await, 0, "the next claim clears them, as it finds no job");
     scene.end().await;
 }
 
@@ -133,7 +136,7 @@ async fn the_groups_lock_alone_prevents_two_rows_of_a_group() {
         let begun = scene.claim_all(&mut second, 9).await;
         let rows = scene.number("select count(*) from seriatim.queue_group").await;
         if wrong {
-            assert_eq!((begun.jobs[0].job, rows), (behind, 2), "beside the one before it");
+            assert_eq!((begun.jobs[0].job, rows), (job, 2), "once more, while it runs");
         } else {
             assert_eq!((begun.jobs.len(), rows), (0, 1));
             scene.run_job(&mut first, &claim.jobs[0]).await;

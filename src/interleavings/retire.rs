@@ -24,7 +24,7 @@ async fn one_delete_that_locks_and_reads_strands_an_adopted_job() {
     let (mut worker, claim, _) = about_to_settle(&scene).await;
     run(
         &mut worker,
-        "update seriatim.job set status = 'succeeded', finished_at = clock_timestamp() where status = 'started'",
+        "update seriatim.job set status = 'succeeded', flagged = false, finished_at = clock_timestamp() where seriatim.job_state(status, queue, group_id, id) = 'started'",
     )
     .await;
     let worker_pid = pid(&mut worker).await;
@@ -122,7 +122,7 @@ async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
                    (select from seriatim.queue_group where group_id = 'g')",
             )
             .await;
-            run(&mut adopter, "update seriatim.job set flagged = false where flagged").await;
+            run(&mut adopter, "update seriatim.job set flagged = false where id = (select max(id) from seriatim.job)").await;
         } else {
             assert_eq!(scene.adopt(&mut adopter).await, 0);
         }

@@ -24,7 +24,7 @@ async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
         if wrong {
             run(
                 &mut worker,
-                "update seriatim.job set status = 'succeeded', finished_at = now() where status = 'started'",
+                "update seriatim.job set status = 'succeeded', finished_at = now() where seriatim.job_state(status, queue, group_id, id) = 'started'",
             )
             .await;
             run(
@@ -131,7 +131,7 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
         if wrong {
             run(
                 &mut other,
-                "update seriatim.job set status = 'failed', finished_at = now() where status = 'started'",
+                "update seriatim.job set status = 'failed', finished_at = now() where seriatim.job_state(status, queue, group_id, id) = 'started'",
             )
             .await;
             run(&mut other, "delete from seriatim.queue_group").await;

@@ -60,11 +60,16 @@ const RELATIONS: [&str; 14] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 45] = [
+const FUNCTIONS: [&str; 50] = [
     "abort",
     "ack",
     "adopt",
-    "batch_jobs",
+    "claim_of",
+    "end_attempt",
+    "job_state",
+    "succeed",
+    "unclaimed",
+    "unfinished",
     "cancel",
     "cancel_move_task",
     "configure_queue",

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use sea_query::Expr;
 
-use crate::job::job::Job;
 use crate::store::builder::sql;
 
 /// How long after it was suspected a claim is taken over: longer than any worker needs to notice
@@ -22,7 +21,22 @@ pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
 /// What is set in a group's row to free it.
 pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
-     claimed_by = null, batch_end = null, batch_size = 1";
+     claimed_by = null, started_at = null, batch = null";
+
+/// The jobs that the claim on the row of this alias names.
+pub(in crate::store) fn claimed_jobs(alias: &str) -> String {
+    format!("coalesce({alias}.batch, array[{alias}.job_id])")
+}
+
+/// How many these are.
+pub(in crate::store) fn claimed_count(alias: &str) -> String {
+    format!("coalesce(cardinality({alias}.batch), 1)")
+}
+
+/// Whether a job `j` of a claim has not ended: a job with a group is queued meanwhile, and one
+/// without is started. No partial index has these words.
+pub(in crate::store) const CLAIMED: &str =
+    "j.finished_at is null and (j.status = 'queued') = (j.group_id is not null)";
 
 /// What is set in a job's own row to free it.
 pub(in crate::store) const FREE_JOB: &str =
@@ -39,8 +53,8 @@ pub(in crate::store) fn requeued() -> String {
 }
 
 /// Whether a job `j` waits in a dead-letter queue, and came there as a dead letter.
-pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str =
-    "j.moved_from is not null and j.status = 'queued'";
+pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
+     and (select true from {claim_of}(j.queue, j.group_id, j.id) c) is null";
 
 /// What a job gets when it is cancelled: (column, value).
 pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
@@ -93,38 +107,16 @@ pub(in crate::store) const FLAG_AT: &str =
     "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
 /// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired
-/// is no dead letter of its attempts, so it halts no group.
-pub(in crate::store) fn disposition(
-    alias: &str,
-    max_attempts: &str,
-    ignore_before: &str,
-) -> String {
+/// is no dead letter of its attempts, so it halts no group. `attempts` are those that were begun.
+pub(in crate::store) fn disposition(attempts: &str) -> String {
     format!(
-        "case when exists (select from {{schema}}.cancel_request r where r.job_id = {alias}.id) then 'cancelled' \
-         when {alias}.created_at < {ignore_before} then 'ignored' \
-         when {alias}.expires_at <= clock_timestamp() then 'expired' \
-         when {alias}.attempts - {alias}.attempts_forgiven >= coalesce({alias}.max_attempts, {max_attempts}) \
+        "case when exists (select from {{schema}}.cancel_request r where r.job_id = j.id) then 'cancelled' \
+         when j.created_at < ignore_before then 'ignored' \
+         when j.expires_at <= clock_timestamp() then 'expired' \
+         when {attempts} - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) \
            then 'exhausted' else 'run' end"
     )
 }
 
-/// The history with the attempt that a take-over finds unfinished; unchanged if the job was queued.
-/// If its attempts are used up, the settle that follows writes that.
-pub(in crate::store) fn lost_attempt(alias: &str, disposition: &str) -> String {
-    let entry =
-        history_entry(alias, "'worker_lost'", "'the worker was lost before the attempt ended'");
-    format!(
-        "case when {alias}.status = 'started' and {alias}.attempts > 0 and {disposition} <> 'exhausted' \
-           then {entry} else {alias}.history end"
-    )
-}
-
-/// `history` with one more entry, cut to its last entries.
-pub(in crate::store) fn history_entry(alias: &str, kind: &str, message: &str) -> String {
-    let kept = Job::HISTORY_LIMIT;
-    format!(
-        "case when jsonb_array_length({alias}.history) >= {kept} then {alias}.history - 0 else {alias}.history end \
-         || jsonb_build_array(jsonb_build_object('attempt', {alias}.attempts, 'started_at', {alias}.last_started_at, \
-         'finished_at', clock_timestamp(), 'kind', {kind}::text, 'message', {message}::text))"
-    )
-}
+/// The message of an attempt whose worker was lost.
+pub(in crate::store) const LOST: &str = "the worker was lost before the attempt ended";

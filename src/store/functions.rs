@@ -17,8 +17,9 @@ use crate::job::queue_settings::QueueSettings;
 use crate::job::retry::MAX_DELAY;
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    CANCELLED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE,
-    UNHALTED, WAITS_AS_DEAD_LETTER, assignments, disposition, lost_attempt, over, paused, requeued,
+    CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, LOST, PRIORITY_AGING, QUEUED_AGAIN,
+    RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments, claimed_count, claimed_jobs,
+    disposition, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -38,10 +39,11 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/wake_up.sql"),
     include_str!("../../sql/functions/dedup.sql"),
     include_str!("../../sql/functions/enqueue.sql"),
+    include_str!("../../sql/functions/claimed.sql"),
+    include_str!("../../sql/functions/attempt.sql"),
     include_str!("../../sql/functions/adopt.sql"),
     include_str!("../../sql/functions/due_in.sql"),
     include_str!("../../sql/functions/head.sql"),
-    include_str!("../../sql/functions/batch.sql"),
     include_str!("../../sql/functions/turn.sql"),
     include_str!("../../sql/functions/ungrouped.sql"),
     include_str!("../../sql/functions/aging.sql"),
@@ -90,13 +92,6 @@ const VIEWS: &[&str] = &[
 /// What the signature of a view begins with.
 const VIEW: &str = "view ";
 
-/// Begins the attempts of the claimed jobs `j` in `turn`. If their attempts are used up or they are
-/// not to be run, no attempt begins.
-const START: &str = "update {schema}.job j set
-      status = 'started', flagged = false, history = {lost_attempt},
-      attempts = j.attempts + (turn.disposition = 'run')::integer,
-      last_started_at = case when turn.disposition = 'run' then clock_timestamp() else j.last_started_at end";
-
 /// The size of a job's data, as it is stored: large data is compressed.
 const JOB_BYTES: &str =
     "(coalesce(pg_column_size(j.data), 0) + coalesce(pg_column_size(j.payload), 0))::bigint";
@@ -120,13 +115,16 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 40] {
+fn constants() -> [(&'static str, String); 43] {
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
-        ("{start}", START.into()),
-        ("{lost_attempt}", lost_attempt("j", "turn.disposition")),
-        ("{disposition}", disposition("j", "default_attempts", "ignore_before")),
+        ("{disposition}", disposition("j.attempts")),
+        ("{head_disposition}", disposition("(j.attempts + head.lost)")),
+        ("{claimed_jobs_g}", claimed_jobs("g")),
+        ("{claimed_count_g}", claimed_count("g")),
+        ("{claimed}", CLAIMED.into()),
+        ("{lost}", quoted(LOST)),
         ("{job_bytes}", JOB_BYTES.into()),
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
         ("{free_group}", FREE_GROUP.into()),
@@ -136,7 +134,7 @@ fn constants() -> [(&'static str, String); 40] {
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
-        ("{waits_as_dead_letter}", WAITS_AS_DEAD_LETTER.into()),
+        ("{waits_as_dead_letter}", WAITS_AS_DEAD_LETTER.replace("{claim_of}", "{schema}.claim_of")),
         ("{paused_q}", paused("q")),
         ("{paused_s}", paused("s")),
         ("{paused_old}", paused("old")),
@@ -346,7 +344,7 @@ mod tests {
         let all = functions();
         let distinct: HashSet<_> = all.iter().map(|function| &function.signature).collect();
         assert_eq!(distinct.len(), all.len());
-        assert!(all.iter().any(|function| function.signature == "hold_next()"));
+        assert!(all.iter().any(|function| function.signature == "pin_plans()"));
         assert!(all.iter().any(|function| function.view() == Some("stopped")));
     }
 

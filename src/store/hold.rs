@@ -13,6 +13,7 @@ use crate::job::bytes::JobData;
 use crate::job::headers::{self, Headers};
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
+use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
 use crate::store::statement::statements;
@@ -20,40 +21,41 @@ use crate::store::store::Store;
 
 statements! {
     /// Locks the group row by its token, then the job row, both for the transaction. Writes
-    /// neither: an adopter that skips locked rows would wait for a row that was written. The
-    /// `between` does not match the index of all claimed groups, by which all of them would be
-    /// read. From here on the transaction is the handler's, and may wait.
+    /// neither: an adopter that skips locked rows would wait for a row that was written. From here on
+    /// the transaction is the handler's, and may wait.
     HOLD_GROUP = |names| names.sql_with(
         "with held as materialized (
-            select g.suspect is not null as suspected from {queue_group} g
-            where g.claim = $3
-                and $4 between coalesce(g.job_id, 0) and coalesce(g.batch_end, g.job_id)
+            select g.suspect is not null as suspected, g.started_at from {queue_group} g
+            where g.claim = $3 and $4 = any ({jobs})
             for no key update of g skip locked
         ), held_job as materialized (
             select j.* from {job} j
-            where j.id = $4 and j.finished_at is null and j.status not in ('queued', 'parked')
-                and exists (select from held)
+            where j.id = $4 and {claimed} and exists (select from held)
             for no key update of j skip locked
         )
         select held.suspected, {columns}, set_config('lock_timeout', '0', true),
             set_config('seriatim.held', $1, true), {xid}
         from held
         left join held_job as job on true",
-        &[("columns", &held_columns(names, &names.sql(FOLLOWED))), ("xid", XID)],
+        &[
+            ("columns", &held_columns(names, &names.sql(FOLLOWED), "(held.started_at is not null)::integer")),
+            ("xid", XID),
+            ("jobs", &claimed_jobs("g")),
+            ("claimed", CLAIMED),
+        ],
     );
 
     /// Locks the job's own row by its token.
     HOLD_UNGROUPED = |names| names.sql_with(
         "with held_job as materialized (
             select j.* from {job} j
-            where j.id = $1 and j.claim = $2
-                and j.finished_at is null and j.status not in ('queued', 'parked')
+            where j.id = $1 and j.claim = $2 and {claimed}
             for no key update of j skip locked
         )
         select job.suspect is not null as suspected, {columns},
             set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true), {xid}
         from held_job as job",
-        &[("columns", &held_columns(names, "false")), ("xid", XID)],
+        &[("columns", &held_columns(names, "false", "0")), ("xid", XID), ("claimed", CLAIMED)],
     );
 
     /// A plain read: only another token, or no row, says that a claim is lost.
@@ -96,17 +98,18 @@ const FOLLOWED: &str = "exists(
             and o.group_id is not null and o.status in ('queued', 'started')
     )";
 
-/// What [`held_job`] reads of a `job`, and of the session that holds it.
-pub(in crate::store) fn held_columns(names: &Names, followed: &str) -> String {
+/// What [`held_job`] reads of a `job`, and of the session that holds it. `running` are the attempts
+/// that its row does not count yet.
+pub(in crate::store) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
-        "job.id, job.data::text, job.attempts, job.attempts_forgiven, job.max_attempts,
+        "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven, job.max_attempts,
         job.timeout_ms, job.created_at, job.run_at,
         exists(select 1 from {cancel_request} r where r.job_id = job.id),
         {followed},
         pg_backend_pid(),
         (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
         job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority, job.headers::text",
-        &[("followed", followed)],
+        &[("followed", followed), ("running", running)],
     )
 }
 

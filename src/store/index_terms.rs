@@ -4,9 +4,8 @@
 //!
 //! Statements that are written as SQL use the same words. Three of them occur only there:
 //!
-//! * A job that was found by its id is started if `finished_at is null and status not in ('queued',
-//!   'parked')`: no
-//!   partial index has these words, and so none is read as a whole.
+//! * A claimed job is found by its id and the words of `fragments::CLAIMED`: no partial index has
+//!   them, and so none is read as a whole.
 //! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole
 //!   backlog for a few rows.
 //! * An argument's array is unnested in a materialized `with`, and its rows are joined laterally
@@ -40,7 +39,7 @@ pub(in crate::store) fn keyed(column: &str, value: &str) -> String {
 /// The jobs of a group, from an id on if one is given, as in `">= ?3"`. By the group and the id
 /// together, as in the groups' own indexes: the id alone could be searched by the primary key,
 /// among all jobs. The id must not be null, or the whole group is read. There is no upper id, as
-/// PostgreSQL reads on to the group's end: for that there is the schema's function `batch_jobs`.
+/// PostgreSQL reads on to the group's end.
 pub(in crate::store) fn in_group(
     alias: &str,
     queue: &str,

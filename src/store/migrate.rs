@@ -38,7 +38,7 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
     step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
@@ -49,6 +49,8 @@ const STEPS: [Step; 8] = [
     step(6, "receivers", include_str!("../../migrations/0006_receivers.sql"), 3),
     step(7, "dead letters", include_str!("../../migrations/0007_dead_letters.sql"), 3),
     step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
+    // A claim of the version before would count an attempt as it begins.
+    step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
 ];
 
 /// The newest version that this crate knows.
@@ -608,7 +610,7 @@ mod tests {
     use super::STEPS;
 
     /// The version of the first release.
-    const FIRST_RELEASE: i64 = 2;
+    const FIRST_RELEASE: i64 = 9;
 
     #[test]
     fn the_version_before_runs_on_each_version() {

@@ -54,7 +54,6 @@ pub(crate) use session::{
     gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
-pub(crate) use settle::chain::ChainAnswer;
 pub(crate) use settle::keep::KeepFinished;
 pub(crate) use settle::many::Succeeded;
 pub(crate) use settle::quick::AfterSettle;

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
 use crate::store::claim::Claim;
-use crate::store::fragments::{FREE_GROUP, FREE_JOB};
+use crate::store::fragments::{CLAIMED, FREE_GROUP, FREE_JOB};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -27,22 +27,22 @@ statements! {
     );
 
     /// Locks the jobs without a group that are still these claims'.
-    LOCK_UNGROUPED = |names| names.sql(
+    LOCK_UNGROUPED = |names| names.sql_with(
         "with claimed as materialized (
             select unnest($1) as job_id, unnest($2) as claim
         )
         select claimed.claim from claimed
         join lateral (
             select j.id from {job} j
-            where j.id = claimed.job_id and j.claim = claimed.claim
-                and j.finished_at is null and j.status not in ('queued', 'parked')
+            where j.id = claimed.job_id and j.claim = claimed.claim and {claimed}
             limit 1
             for no key update of j skip locked
         ) as j on true",
+        &[("claimed", CLAIMED)],
     );
 
-    /// Queues the jobs of claims that this transaction has locked. A claim that began no attempt
-    /// counted none.
+    /// Queues jobs without a group whose claims this transaction has locked. A claim that began no
+    /// attempt counted none.
     JOBS = |names| names.sql_with(
         "with given as materialized (
             select unnest($1) as id, unnest($2) as begun
@@ -54,9 +54,8 @@ statements! {
                 case when j.attempts > 1 or not given.begun then j.last_started_at end,
             {free}
         from given
-        where j.id = any (array[given.id])
-            and j.finished_at is null and j.status not in ('queued', 'parked')",
-        &[("free", FREE_JOB)],
+        where j.id = any (array[given.id]) and {claimed}",
+        &[("free", FREE_JOB), ("claimed", CLAIMED)],
     );
 
     WAKE_OTHERS = |_| "select pg_notify($1, $2)".to_owned();
@@ -107,16 +106,22 @@ impl Store {
         }
         let locked: HashSet<Uuid> =
             rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        let given = || claims.iter().filter(|of| locked.contains(&of.token));
-        let heads = given().map(|of| (of.job, of.disposition == Disposition::Run));
-        let followers = given().flat_map(|of| of.followers.iter().map(|job| (*job, true)));
-        let (jobs, begun): (Vec<i64>, Vec<bool>) = heads.chain(followers).unzip();
-        if !jobs.is_empty() {
+        let (grouped, ungrouped): (Vec<&Claim>, Vec<&Claim>) = claims
+            .iter()
+            .filter(|of| locked.contains(&of.token))
+            .partition(|of| of.group.is_some());
+        if !ungrouped.is_empty() {
+            let begun = |of: &&Claim| (of.job, of.disposition == Disposition::Run);
+            let (jobs, begun): (Vec<i64>, Vec<bool>) = ungrouped.iter().map(begun).unzip();
             self.query(&JOBS).bind(jobs).bind(begun).execute(&mut *conn).await?;
-            let grouped = given().filter(|of| of.group.is_some());
-            let tokens: Vec<Uuid> = grouped.map(|of| of.token).collect();
+        }
+        if !grouped.is_empty() {
+            // Nothing was written to their jobs.
+            let tokens: Vec<Uuid> = grouped.iter().map(|of| of.token).collect();
             let free = self.query(&GROUPS).bind(queue).bind(tokens);
             free.execute(&mut *conn).await?;
+        }
+        if !locked.is_empty() {
             let wake = self.query(&WAKE_OTHERS).bind(self.names.channel()).bind(queue);
             wake.execute(&mut *conn).await?;
         }

@@ -58,7 +58,7 @@ pub(in crate::worker) async fn run(
     let chosen = Arc::new(Chosen { prefetch: buffer, origin, next: Mutex::default() });
     let mut passed = false;
     let (end, conn) = loop {
-        let mut run = turn.run.open(prefetch.slots());
+        let mut run = turn.run;
         run.next = Some(Arc::clone(&chosen) as Arc<dyn NextTurn>);
         let (end, left) = run.into_end(turn.known, conn).await;
         passed |= end != TurnEnd::Drained;

@@ -45,11 +45,6 @@ const COLUMNS: &str = "j.id, j.queue, j.group_id, j.status::text as status, j.na
      j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at, \
      j.finished_at, j.error";
 
-/// What they are made of: no more, as an observer may read no more.
-const RAW: &str = "j.id, j.queue, j.group_id, j.status, j.name, j.reference, j.attempts, \
-     j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at, \
-     j.finished_at, j.error";
-
 impl FromRow<'_, PgRow> for JobLine {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let status: String = row.try_get("status")?;
@@ -97,13 +92,15 @@ impl Session {
         let mut tx = self.read().await?;
         let lowest = self.lowest_looked_at(&mut tx, before).await?;
         let statement = format!(
-            "select {COLUMNS} from {job} j
-             where j.id < $1 and j.id >= $2 and j.queue = $3
-               and ($4::text is null or j.group_id = $4)
-               and ($5::text is null or j.status::text = $5) and ($6::text is null or j.name = $6)
-               and ($7::text is null or j.reference = $7)
-               and ($8::timestamptz is null or j.created_at >= $8)
+            "select {COLUMNS} from (
+               select {raw} from {job} j
+               where j.id < $1 and j.id >= $2 and j.queue = $3
+                 and ($4::text is null or j.group_id = $4) and ($6::text is null or j.name = $6)
+                 and ($7::text is null or j.reference = $7)
+                 and ($8::timestamptz is null or j.created_at >= $8)) j
+             where $5::text is null or j.status::text = $5
              order by j.id desc limit $9",
+            raw = self.raw(),
             job = self.table("job")
         );
         let jobs: Vec<JobLine> = sqlx::query_as(AssertSqlSafe(statement))
@@ -160,6 +157,20 @@ pub(crate) struct Look {
     pub(crate) now: DateTime<Utc>,
 }
 
+/// Returns what a [`JobLine`] is made of: no more, as an observer may read no more.
+fn raw(&self) -> String {
+    let (state, claim) = (self.table("job_state"), self.table("claim_of"));
+    let since = format!(
+        "(select c.started_at from {claim}(j.queue, j.group_id, j.id) c where j.finished_at is null)"
+    );
+    format!(
+        "j.id, j.queue, j.group_id, {state}(j.status, j.queue, j.group_id, j.id) as status, j.name, \
+             j.reference, j.attempts + ({since} is not null)::integer as attempts, j.attempts_forgiven, \
+             j.max_attempts, j.created_at, j.run_at, coalesce({since}, j.last_started_at) as last_started_at, \
+             j.finished_at, j.error"
+    )
+}
+
 impl Session {
     /// Returns the jobs of a queue that run, that ended since `from`, and those of `watched`: of
     /// each sort up to 1,000. Of a turn of several jobs the first is seen to run.
@@ -170,25 +181,28 @@ impl Session {
         from: DateTime<Utc>,
         watched: &[i64],
     ) -> Result<Look, Failure> {
+        let raw = self.raw();
         let statement = format!(
             "with running as (
-               select {RAW} from {queue_group} g join {job} j on j.id = g.job_id
+               select {raw} from {queue_group} g
+               join {job} j on j.id = (select min(u.id) from {unfinished}(g.job_id, g.batch) u)
                where g.queue = $1 and g.job_id is not null
                  and ($2::text is null or g.group_id = $2) limit 1000),
              ungrouped as (
-               select {RAW} from {job} j
+               select {raw} from {job} j
                where j.queue = $1 and j.group_id is null and j.status = 'started'
                  and $2::text is null limit 1000),
              ended as (
-               select {RAW} from {job} j
+               select {raw} from {job} j
                where j.queue = $1 and j.status in ('succeeded', 'failed', 'cancelled')
                  and j.finished_at > $3 and ($2::text is null or j.group_id = $2)
                order by j.finished_at limit 1000),
              seen as (
                select * from running union all select * from ungrouped union all
-               select * from ended union all select {RAW} from {job} j where j.id = any($4))
+               select * from ended union all select {raw} from {job} j where j.id = any($4))
              select clock_timestamp() as now, {COLUMNS} from (select) one left join seen j on true",
             queue_group = self.table("queue_group"),
+            unfinished = self.table("unfinished"),
             job = self.table("job")
         );
         let rows = sqlx::query(AssertSqlSafe(statement))

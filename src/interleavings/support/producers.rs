@@ -119,7 +119,11 @@ async fn ask_once(
     let request = rng.u8(0..10);
     let (what, done) = match request {
         0..=5 => {
-            let condition = ["status = 'queued'", "status = 'started'", "flagged"][rng.usize(0..3)];
+            let condition = [
+                "status = 'queued'",
+                "seriatim.job_state(status, queue, group_id, id) = 'started'",
+                "flagged",
+            ][rng.usize(0..3)];
             match pick(conn, condition).await? {
                 Some(job) => {
                     ("cancelled", store.cancel(&mut *conn, job, Acting::default()).await?.done)

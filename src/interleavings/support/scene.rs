@@ -104,9 +104,19 @@ impl Scene {
     }
 
     pub(in crate::interleavings) async fn status(&self, job: i64) -> String {
-        let sql = format!("select status::text from seriatim.job where id = {job}");
+        let sql = format!(
+            "select seriatim.job_state(status, queue, group_id, id)::text from seriatim.job where id = {job}"
+        );
         let mut me = self.me.lock().await;
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *me).await.unwrap()
+    }
+
+    /// Returns whether a claim names the job, whatever queue the job is in.
+    pub(in crate::interleavings) async fn is_claimed(&self, job: i64) -> bool {
+        let sql = format!(
+            "select count(*) from seriatim.queue_group g where {job} = any (coalesce(g.batch, array[g.job_id]))"
+        );
+        self.number(&sql).await == 1
     }
 
     pub(in crate::interleavings) async fn flagged(&self, job: i64) -> bool {

@@ -19,8 +19,8 @@ use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    AfterSettle, ChainAnswer, Claim, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, ScanStart,
-    Succeeded, UnrecordedSuccess, begin_hold, begin_short, gave_up_waiting, in_short_tx,
+    Claim, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, ScanStart, UnrecordedSuccess,
+    begin_hold, begin_short, gave_up_waiting, in_short_tx,
 };
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -106,14 +106,6 @@ async fn run(
     }
     loop {
         match run_held(stress, &mut rng, &claim, &mut conn).await {
-            Ok(After::Chained(next)) => {
-                stress.oracle.count("turns that were chained");
-                claim = next;
-                if faults && rng.u8(0..30) == 0 {
-                    stress.oracle.count("died in a chained turn before its hold");
-                    return Some(conn);
-                }
-            }
             Ok(After::Kept) if claim.advance() => {
                 stress.oracle.count("turns that continued with a follower");
                 if faults && rng.u8(0..30) == 0 {
@@ -136,8 +128,6 @@ async fn run(
 enum After {
     /// The turn stays with its worker, for the next follower if there is one.
     Kept,
-    /// The settle chained the group's next job.
-    Chained(Claim),
     Passed,
     /// The connection is gone.
     Lost,
@@ -200,27 +190,11 @@ async fn run_held(
         && let RunResult::Succeeded(result) = &result
     {
         let done = [UnrecordedSuccess { job: claim.job, result: result.clone() }];
-        stress.store.record_earlier(conn, Q, Some(group), &done, KEEP).await?;
+        stress.store.record_earlier(conn, Q, claim, &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;
         stress.oracle.committed(&jobs);
         return Ok(After::Kept);
-    }
-    if let RunResult::Succeeded(result) = &result
-        && rng.bool()
-    {
-        let success = Succeeded { queue: Q, claim, earlier: &[], result };
-        let options = ClaimOptions::new(&stress.options, None);
-        let answer =
-            stress.store.settle_and_chain(conn, success, true, AfterSettle::Nothing, options);
-        let answer = answer.await?;
-        end(stress, claim, &Outcome::Succeeded { result: result.clone() });
-        PgTransactionManager::commit(conn).await?;
-        stress.oracle.committed(&jobs);
-        return Ok(match answer {
-            ChainAnswer::To { claim, .. } => After::Chained(claim),
-            ChainAnswer::Passed | ChainAnswer::Drained => After::Passed,
-        });
     }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
     let settled = stress.store.settle(conn, Q, claim, &outcome, KEEP, held.followed);

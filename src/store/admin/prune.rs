@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use sea_query::{
-    DeleteStatement, Expr, JoinType, LockBehavior, LockType, Order, Query, TableRef,
-    UpdateStatement,
+    DeleteStatement, Expr, LockBehavior, LockType, Order, Query, TableRef, UpdateStatement,
 };
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::job::job::JobStatus;
 use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
-use crate::store::fragments::{CANCELLED, paused, values};
-use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
+use crate::store::fragments::{CANCELLED, assignments, paused};
+use crate::store::index_terms::{in_group, in_order, status_in, unfinished};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, PINNED_PLANS};
 use crate::store::statement::statements;
@@ -22,7 +21,18 @@ statements! {
     PRUNE_SUCCEEDED = |names| prune(names, JobStatus::Succeeded);
     PRUNE_FAILED = |names| prune(names, JobStatus::Failed);
     PRUNE_CANCELLED = |names| prune(names, JobStatus::Cancelled);
-    CANCEL_REQUESTED = cancel_requested;
+    /// Locks the jobs of requests that came while their rows were locked, and that no handler will
+    /// see: they are queued or parked.
+    LOCK_REQUESTED = |names| names.sql(
+        "select j.id from {cancel_request} r join {job} j on j.id = any (array[r.job_id])
+        where j.status in ('queued', 'parked')
+        for no key update of j skip locked",
+    );
+    /// Cancels those of them that no claim names.
+    CANCEL_REQUESTED = |names| names.sql_with(
+        "update {job} j set {cancelled}, flagged = j.group_id is not null where j.id = any ({unclaimed}($1))",
+        &[("cancelled", &assignments(&CANCELLED))],
+    );
     FORGET_REQUESTS = forget_requests;
     NEXT_GROUP = groups;
     STRANDED = stranded;
@@ -64,26 +74,6 @@ fn prune(names: &Names, status: JobStatus) -> String {
         .and_where(sql("id = any (array(select id from old))"))
         .to_owned();
     with([cte("old", old)], delete)
-}
-
-/// Carries out requests that came while the job's row was locked and that no handler will see: the
-/// job is queued or parked.
-fn cancel_requested(names: &Names) -> String {
-    let asked = select()
-        .column(("j", "id"))
-        .from_as(names.cancel_request(), "r")
-        .join_as(JoinType::InnerJoin, names.job(), "j", sql(keyed("j.id", "r.job_id")))
-        .and_where(sql("j.status in ('queued', 'parked')"))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let cancelled = UpdateStatement::new()
-        .table(names.job().alias("j"))
-        .values(values(&CANCELLED))
-        .value("flagged", sql("j.group_id is not null"))
-        .from("asked")
-        .and_where(sql(keyed("j.id", "asked.id")))
-        .to_owned();
-    with([cte("asked", asked)], cancelled)
 }
 
 /// Deletes requests whose job has ended or is gone.
@@ -242,7 +232,9 @@ impl Store {
         &self,
         conn: &mut PgConnection,
     ) -> Result<u64, sqlx::Error> {
-        let cancelled = self.query(&CANCEL_REQUESTED).execute(&mut *conn).await?;
+        let locked = self.query(&LOCK_REQUESTED).fetch_all(&mut *conn).await?;
+        let jobs: Vec<i64> = locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let cancelled = self.query(&CANCEL_REQUESTED).bind(jobs).execute(&mut *conn).await?;
         self.query(&FORGET_REQUESTS).execute(conn).await?;
         Ok(cancelled.rows_affected())
     }

@@ -1,13 +1,10 @@
 //! Purge: cancels queued jobs of a queue or a group, in batches. Waits for no handler.
 
 use chrono::{DateTime, Utc};
-use sea_query::{Expr, SelectStatement, UnionType};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use crate::store::admin::control::Acting;
-use crate::store::builder::{PG, render, select, sql};
-use crate::store::index_terms::{unfinished, ungrouped};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -39,29 +36,30 @@ pub(crate) struct Purge<T> {
 /// What a purge has left: running jobs, and locked queued ones up to an id (argument 2). Of one
 /// group (3), or of the whole queue.
 fn left(names: &Names, whole: bool) -> String {
-    let count = |which: Expr, condition: &'static str| -> SelectStatement {
-        select()
-            .expr_as(sql("j.status = 'started'"), "runs")
-            .from_as(names.job(), "j")
-            .and_where(sql("j.queue = ?1"))
-            .and_where(sql("(j.status = 'started' or j.id <= ?2)"))
-            .and_where(which)
-            .and_where(sql(condition))
-            .to_owned()
+    let (of_jobs, of_groups, ungrouped) = if whole {
+        let ungrouped = "union all select j.id, j.status = 'started' from {job} j
+            where j.queue = $1 and j.group_id is null and j.status = 'queued'
+            union all select j.id, true from {job} j
+            where j.queue = $1 and j.group_id is null and j.status = 'started'";
+        ("$3::text is null", "true", ungrouped)
+    } else {
+        ("j.group_id = $3", "g.group_id = $3", "")
     };
-    let of_group = if whole { "?3::text is null" } else { "j.group_id = ?3" };
-    let mut jobs = count(unfinished("j"), of_group);
-    if whole {
-        for status in ["queued", "started"] {
-            jobs.union(UnionType::All, count(ungrouped("j", status), "true"));
-        }
-    }
-    let query = select()
-        .expr(sql("count(*) filter (where runs)"))
-        .expr(sql("count(*) filter (where not runs)"))
-        .from_subquery(jobs, "left_over")
-        .to_owned();
-    render(query.build(PG))
+    let body = "
+        with waiting as (
+            select j.id, false as runs from {job} j
+            where j.queue = $1 and j.group_id is not null and j.status in ('queued', 'started') and {of_jobs}
+            {ungrouped}
+        ), claimed as materialized (
+            select u.id from {queue_group} g cross join lateral {unfinished}(g.job_id, g.batch) u
+            where g.queue = $1 and g.job_id is not null and {of_groups}
+        )
+        select (select count(*) from waiting u where u.runs) + (select count(*) from claimed),
+            (select count(*) from waiting u where not u.runs and u.id <= $2)
+            - (select count(*) from claimed c where c.id <= $2)";
+    let ungrouped = names.sql(ungrouped);
+    let pieces = [("of_jobs", of_jobs), ("of_groups", of_groups), ("ungrouped", &*ungrouped)];
+    names.sql_with(body, &pieces)
 }
 
 impl Store {

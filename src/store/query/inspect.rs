@@ -31,23 +31,26 @@ statements! {
         "select c.queued, c.delayed, c.started, c.succeeded, c.failed, c.cancelled, c.parked from {counts}($1) c",
     );
     FAILED = failed;
-    STATUS = |names| names.sql("select status::text from {job} where id = $1");
+    STATUS = |names| names.sql("select {job_state}(j.status, j.queue, j.group_id, j.id)::text from {job} j where j.id = $1");
 }
+
+/// When the attempt of a job `j` began that its group's row says is running.
+const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
 const COLUMNS: [&str; 25] = [
     "j.id",
     "j.queue",
     "j.group_id",
-    "j.status::text",
+    "{job_state}(j.status, j.queue, j.group_id, j.id)::text",
     "j.data",
     "j.result",
     "j.error",
-    "j.attempts",
+    "j.attempts + ({running_since} is not null)::integer",
     "j.max_attempts",
     "j.run_at",
     "j.created_at",
-    "j.last_started_at",
+    "coalesce({running_since}, j.last_started_at)",
     "j.finished_at",
     "j.history",
     "j.payload",
@@ -63,8 +66,15 @@ const COLUMNS: [&str; 25] = [
     "j.moved_from",
 ];
 
+/// Jobs as they are now: the attempt that runs is the claim's.
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    select().exprs(COLUMNS.map(sql)).from_as(names.job(), "j").to_owned()
+    with_claims(names, COLUMNS)
+}
+
+fn with_claims(names: &Names, columns: [&str; 25]) -> SelectStatement {
+    let since = names.sql(RUNNING_SINCE);
+    let column = |column| sql(names.sql_with(column, &[("running_since", &since)]));
+    select().exprs(columns.map(column)).from_as(names.job(), "j").to_owned()
 }
 
 /// Jobs without what they carry. It takes no right to those columns.
@@ -75,7 +85,7 @@ pub(in crate::store) fn bare_jobs(names: &Names) -> SelectStatement {
         "j.headers::text" => "null::text",
         column => column,
     });
-    select().exprs(columns.map(sql)).from_as(names.job(), "j").to_owned()
+    with_claims(names, columns)
 }
 
 fn by_id(mut jobs: SelectStatement) -> String {

@@ -23,7 +23,6 @@ statements! {
 /// A claim all of whose jobs have succeeded.
 #[derive(Debug)]
 pub(crate) struct Succeeded<'a> {
-    pub(crate) queue: &'a str,
     pub(crate) claim: &'a Claim,
     /// The jobs of its turn that are not recorded yet, but the last.
     pub(crate) earlier: &'a [UnrecordedSuccess],

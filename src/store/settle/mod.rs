@@ -1,6 +1,5 @@
 //! Settle: record what came of a turn's jobs, and pass the turn.
 
-pub(in crate::store) mod chain;
 pub(in crate::store) mod keep;
 pub(in crate::store) mod many;
 pub(in crate::store) mod one;

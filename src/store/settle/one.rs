@@ -1,6 +1,8 @@
 //! Settle: record the outcome and pass the turn, in a transaction that holds the rows by their
 //! token (P4, P10).
 
+use std::time::Duration;
+
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row};
 
@@ -8,8 +10,7 @@ use crate::job::job::{Failure, FailureKind};
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::claim::Claim;
-use crate::store::fragments::{FREE_GROUP, FREE_JOB, history_entry};
-use crate::store::names::Names;
+use crate::store::fragments::{CLAIMED, FREE_GROUP};
 use crate::store::settle::keep::KeepFinished;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -19,45 +20,14 @@ statements! {
         "select 1 from {cancel_request} r where r.job_id = $1 limit 1",
     );
 
-    SUCCEED = |names| names.sql("select from {succeed}(array[$1], array[$2], $3)");
+    SUCCEED = |names| names.sql("select from {succeed}(array[$1], array[$2], array[$3], $4)");
+
+    END = |names| names.sql("select 1 where {end_attempt}($1, $2, $3, $4, $5, $6)");
 
     /// The outcome of a job that is not to be kept.
-    DELETE = |names| names.sql(
-        "delete from {job}
-        where id = $1 and finished_at is null and status not in ('queued', 'parked')
-        returning id",
-    );
-
-    /// One time for both: by it, a job is known to have its priority's aging before it.
-    RETRIED = |names| record_attempt(
-        names,
-        "status = 'queued',
-        run_at = statement_timestamp() + make_interval(secs => $5),
-        turn_at = least(statement_timestamp() + make_interval(secs => $5), expires_at),
-        error = $2",
-        "$3",
-        "$4",
-    );
-
-    FAILED = |names| record_attempt(
-        names,
-        "status = 'failed', finished_at = clock_timestamp(), error = $2",
-        "$3",
-        "$4",
-    );
-
-    CANCELLED = |names| record_attempt(
-        names,
-        "status = 'cancelled', finished_at = clock_timestamp()",
-        "$2",
-        "$3",
-    );
-
-    RELEASED = |names| record_attempt(
-        names,
-        "status = 'queued', attempts_forgiven = attempts_forgiven + 1",
-        "$2",
-        "$3",
+    DELETE = |names| names.sql_with(
+        "delete from {job} j where j.id = $1 and {claimed} returning id",
+        &[("claimed", CLAIMED)],
     );
 
     PASS_TURN = |names| names.sql("select {pass_turns}(array[$1], array[$2::bigint])");
@@ -97,21 +67,6 @@ statements! {
     );
 }
 
-/// Writes an outcome to the job's row, which this transaction has locked.
-fn record(names: &Names, set: &str) -> String {
-    names.sql_with(
-        "update {job} set {set}, {free}
-        where id = $1 and finished_at is null and status not in ('queued', 'parked')
-        returning id",
-        &[("set", set), ("free", FREE_JOB)],
-    )
-}
-
-/// The same with an entry in the job's history.
-fn record_attempt(names: &Names, set: &str, kind: &str, message: &str) -> String {
-    record(names, &format!("{set}, history = {}", history_entry("job", kind, message)))
-}
-
 impl Store {
     /// Returns whether a cancel of the job is requested.
     pub(crate) async fn cancel_requested(
@@ -123,8 +78,8 @@ impl Store {
         Ok(row.is_some())
     }
 
-    /// Writes the outcome to the job, queues the followers that were not begun and passes the turn.
-    /// The transaction must hold both rows.
+    /// Writes the outcome to the job and passes the turn, whose followers were not begun. The
+    /// transaction must hold both rows.
     pub(crate) async fn settle(
         &self,
         conn: &mut PgConnection,
@@ -134,8 +89,7 @@ impl Store {
         keep: KeepFinished,
         followed: bool,
     ) -> Result<(), sqlx::Error> {
-        self.requeue_unstarted(conn, claim).await?;
-        self.record(conn, claim.job, outcome, keep).await?;
+        self.record(conn, claim, outcome, keep).await?;
         if let Outcome::Cancelled | Outcome::Ignored = outcome {
             self.query(&FORGET_REQUESTS).bind(claim.job).execute(&mut *conn).await?;
         }
@@ -160,14 +114,12 @@ impl Store {
         pass.execute(conn).await.map(drop)
     }
 
-    /// Passes the turn of a claim whose job was recorded, and queues its followers. The group's row
-    /// is locked by its token.
+    /// Passes the turn of a claim whose job was recorded. The group's row is locked by its token.
     pub(crate) async fn end_turn(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
     ) -> Result<(), sqlx::Error> {
-        self.requeue_unstarted(conn, claim).await?;
         if claim.group.is_none() {
             return Ok(());
         }
@@ -215,41 +167,38 @@ impl Store {
     async fn record(
         &self,
         conn: &mut PgConnection,
-        job: i64,
+        claim: &Claim,
         outcome: &Outcome,
         keep: KeepFinished,
     ) -> Result<(), sqlx::Error> {
+        let job = claim.job;
+        let end =
+            |how: &'static str, kind: FailureKind, failure: Option<&Failure>, delay: Duration| {
+                let chain = failure.map_or_else(Vec::new, |failure| failure.chain.clone());
+                let message = failure.map(|failure| failure.message.clone());
+                let end = self.query(&END).bind(job).bind(how).bind(word(kind)).bind(message);
+                end.bind(delay.as_secs_f64()).bind(Json(chain))
+            };
         let query = match outcome {
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => {
                 self.query(&DELETE).bind(job)
             }
             Outcome::Succeeded { result } => {
-                self.query(&SUCCEED).bind(job).bind(result).bind(keep.succeeded)
+                let succeed = self.query(&SUCCEED).bind(job).bind(claim.token);
+                succeed.bind(result).bind(keep.succeeded)
             }
             Outcome::Failed { failure, .. } => {
-                let (kind, message) = entry(failure);
-                self.query(&FAILED).bind(job).bind(Json(failure)).bind(kind).bind(message)
+                end("failed", failure.kind, Some(failure), Duration::ZERO)
             }
             Outcome::Retried { failure, delay } => {
-                let (kind, message) = entry(failure);
-                let retried = self.query(&RETRIED).bind(job).bind(Json(failure)).bind(kind);
-                retried.bind(message).bind(delay.as_secs_f64())
+                end("retried", failure.kind, Some(failure), *delay)
             }
-            Outcome::Cancelled => {
-                let (kind, message) = (word(FailureKind::Cancelled), None::<String>);
-                self.query(&CANCELLED).bind(job).bind(kind).bind(message)
-            }
-            Outcome::Ignored => {
-                let (kind, message) = (word(FailureKind::Ignored), None::<String>);
-                self.query(&CANCELLED).bind(job).bind(kind).bind(message)
-            }
-            Outcome::Released => {
-                let (kind, message) = (word(FailureKind::Released), None::<String>);
-                self.query(&RELEASED).bind(job).bind(kind).bind(message)
-            }
+            Outcome::Cancelled => end("cancelled", FailureKind::Cancelled, None, Duration::ZERO),
+            Outcome::Ignored => end("cancelled", FailureKind::Ignored, None, Duration::ZERO),
+            Outcome::Released => end("released", FailureKind::Released, None, Duration::ZERO),
         };
         if query.fetch_optional(&mut *conn).await?.is_none() {
-            // The row is locked and was started: an operator rewrote it before it was locked.
+            // The row is locked and claimed: an operator rewrote it before it was locked.
             return Err(sqlx::Error::RowNotFound);
         }
         match outcome {
@@ -278,10 +227,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-fn entry(failure: &Failure) -> (String, Option<String>) {
-    (word(failure.kind), Some(failure.message.clone()))
 }
 
 /// The word that jsonb has for a kind: serde's.

@@ -23,8 +23,6 @@ pub(crate) enum AfterSettle {
         job: i64,
         token: Uuid,
     },
-    /// Commits, and begins and holds the job that the settle has claimed.
-    HoldChained,
 }
 
 /// What a settle came to.
@@ -76,23 +74,16 @@ impl Store {
     ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let followers = match &*claim.followers {
-            [] => String::from("null"),
-            followers => {
-                let followers: Vec<String> = followers.iter().map(i64::to_string).collect();
-                format!("'{{{}}}'", followers.join(","))
-            }
-        };
+        let goes_on = !claim.followers.is_empty();
         let (job, token) = (claim.job, claim.token);
         let then = match then {
             AfterSettle::Nothing => String::new(),
             AfterSettle::Hold { job, token } => {
                 format!("; commit; {}", self.hold_message(conn, job, token))
             }
-            AfterSettle::Commit | AfterSettle::HoldChained => String::from("; commit"),
+            AfterSettle::Commit => String::from("; commit"),
         };
-        let text =
-            format!("select {settle}({job}, '{token}', {result}, {keep}, {followers}){then}");
+        let text = format!("select {settle}({job}, '{token}', {result}, {keep}, {goes_on}){then}");
         let rows = send(conn, text).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");

@@ -9,24 +9,13 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Queues jobs again that were claimed as followers and not begun, as if they had not been
-    /// claimed.
-    REQUEUE_UNSTARTED = |names| names.sql(
-        "update {job} set
-            status = 'queued',
-            attempts = attempts - 1,
-            last_started_at = case when attempts > 1 then last_started_at end
-        where id = any($1) and finished_at is null and status not in ('queued', 'parked')",
-    );
-
-    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5)");
+    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5, $6)");
 
     /// Locks the group's row by its token if the claim's job has ended already.
     ALREADY_RECORDED = |names| names.sql(
         "select 1 from {queue_group} g
         where g.claim = $1 and not exists(
-            select 1 from {job} j
-            where j.id = $2 and j.finished_at is null and j.status not in ('queued', 'parked')
+            select 1 from {job} j where j.id = $2 and j.finished_at is null
         )
         for no key update of g skip locked",
     );
@@ -41,18 +30,6 @@ pub(crate) struct UnrecordedSuccess {
 }
 
 impl Store {
-    /// Queues the followers that were not begun. The group's row is locked by the claim's token.
-    pub(crate) async fn requeue_unstarted(
-        &self,
-        conn: &mut PgConnection,
-        claim: &Claim,
-    ) -> Result<(), sqlx::Error> {
-        if claim.followers.is_empty() {
-            return Ok(());
-        }
-        self.query(&REQUEUE_UNSTARTED).bind(&claim.followers).execute(conn).await.map(drop)
-    }
-
     /// Returns whether the claim's job was recorded already, and only the answer to the commit was
     /// lost. The group's row is locked then.
     pub(crate) async fn already_recorded(
@@ -70,13 +47,14 @@ impl Store {
         &self,
         conn: &mut PgConnection,
         queue: &str,
-        group: Option<&str>,
+        claim: &Claim,
         done: &[UnrecordedSuccess],
         keep: KeepFinished,
     ) -> Result<bool, sqlx::Error> {
         let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
         let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
-        let record = self.query(&RECORD_SUCCESSES).bind(queue).bind(group).bind(jobs);
+        let record = self.query(&RECORD_SUCCESSES).bind(queue).bind(&claim.group);
+        let record = record.bind(claim.token).bind(jobs);
         record.bind(results).bind(keep.succeeded).fetch_one(conn).await?.try_get(0)
     }
 }

@@ -1,0 +1,66 @@
+-- The ends of attempts. Nothing else writes them: workers, receivers, operators and take-overs call
+-- these functions. Each is called with the rows locked and before the claim is passed on, as the
+-- group's row says when the attempt began.
+
+-- Writes the success of jobs, or deletes them without `keep`. `tokens` are those of their claims.
+-- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
+-- job that it wrote: one that was recorded already stays as it is.
+create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean)
+returns table (queue text, group_id text)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if keep then
+    return query
+    update {schema}.job j set
+      status = 'succeeded', finished_at = clock_timestamp(), result = done.result::jsonb, error = null,
+      attempts = j.attempts + (done.started_at is not null)::integer,
+      last_started_at = coalesce(done.started_at, j.last_started_at),
+      flagged = false, {free_job}
+    from (
+      select d.id, d.result, (
+        select g.started_at from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
+      from unnest(jobs, tokens, results) d(id, token, result) offset 0) done
+    where j.id = any (array[done.id]) and {claimed}
+    returning j.queue, j.group_id;
+  else
+    return query
+    delete from {schema}.job j where j.id = any (jobs) and {claimed}
+    returning j.queue, j.group_id;
+  end if;
+end $$;
+
+-- Ends an attempt without success. `how` is retried (queued, and due after `delay`), released
+-- (queued, and not held against the job), failed or cancelled. Returns false if the job is not as
+-- its claim has locked it.
+--
+-- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before it.
+create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text, delay float8 default 0,
+  chain jsonb default '[]')
+returns boolean
+language plpgsql volatile
+as $$
+begin
+  update {schema}.job j set
+    status = case when how in ('retried', 'released') then 'queued' else how end::{schema}.job_status,
+    finished_at = case when how in ('failed', 'cancelled') then clock_timestamp() end,
+    attempts = ended.attempt,
+    attempts_forgiven = j.attempts_forgiven + (how = 'released' and ended.begun)::integer,
+    last_started_at = ended.started_at,
+    run_at = case when how = 'retried' then ended.due_at else j.run_at end,
+    turn_at = case when how = 'retried' then least(ended.due_at, j.expires_at) else j.turn_at end,
+    error = case when how in ('retried', 'failed') then jsonb_build_object(
+      'kind', kind, 'message', message, 'chain', chain, 'attempt', ended.attempt) else j.error end,
+    history = {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message),
+    flagged = false, {free_job}
+  from (
+    select e.attempts + (c.started_at is not null)::integer as attempt,
+      coalesce(c.started_at, e.last_started_at) as started_at,
+      c.started_at is not null or e.group_id is null as begun,
+      clock_timestamp() + make_interval(secs => delay) as due_at
+    from {schema}.job e left join lateral {schema}.claim_of(e.queue, e.group_id, e.id) c on true
+    where e.id = of_job) ended
+  where j.id = of_job and {claimed};
+  return found;
+end $$;

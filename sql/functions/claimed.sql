@@ -1,0 +1,46 @@
+-- Who has a job. A job without a group says so itself. A job with a group is queued until something
+-- about it has ended; its group's row names it while it is claimed. Whatever shows or changes a job
+-- asks here.
+
+-- Returns the jobs of a claim that have not ended.
+create or replace function {schema}.unfinished(job_id bigint, batch bigint[]) returns table (id bigint)
+language sql stable
+as $$
+  select c.id from unnest(coalesce(batch, array[job_id])) c(id)
+  where (select j.id from {schema}.job j where j.id = any (array[c.id]) and j.finished_at is null limit 1) is not null
+$$;
+
+-- Returns the claim that names a job of a group; no row: none does. `started_at` is null if the
+-- claim began no attempt.
+create or replace function {schema}.claim_of(of_queue text, of_group text, of_job bigint)
+returns table (claim uuid, claimed_by bigint, started_at timestamptz, ready_at timestamptz)
+language sql stable
+as $$
+  select g.claim, g.claimed_by, g.started_at, g.ready_at from {schema}.queue_group g
+  where g.queue = of_queue and g.group_id between of_group and of_group
+    and of_job = any ({claimed_jobs_g})
+  limit 1
+$$;
+
+-- Returns those of the jobs that no claim names, in the order given. This transaction has locked
+-- them, in a statement before: a claim locks a job before it names it, and writes nothing to it. So
+-- the lock alone says nothing about a claim that was committed just before.
+create or replace function {schema}.unclaimed(ids bigint[]) returns bigint[]
+language sql stable
+as $$
+  select array(
+    select j.id from unnest(ids) with ordinality chosen(id, place)
+    join {schema}.job j on j.id = any (array[chosen.id])
+    where j.group_id is null
+      or (select true from {schema}.claim_of(j.queue, j.group_id, j.id) c) is null
+    order by chosen.place)
+$$;
+
+-- Returns what a job is: started while a claim names it.
+create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text, of_job bigint)
+returns {schema}.job_status
+language sql stable
+as $$
+  select case when status = 'queued' and of_group is not null
+      and (select true from {schema}.claim_of(of_queue, of_group, of_job) c) then 'started' else status end
+$$;
