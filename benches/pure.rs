@@ -71,7 +71,7 @@ fn receipt(bencher: Bencher<'_, '_>) {
 fn queue_options() -> QueueOptions {
     QueueOptions::new(black_box("postings"))
         .concurrency(8)
-        .jobs_per_turn(10)
+        .time_slice(Duration::from_millis(10))
         .retry(RetryPolicy::new(5))
         .keep_succeeded(Retention::Never)
 }

@@ -29,10 +29,9 @@ pub(crate) struct Settings {
     /// Slots of the processor [default: 8; of `drain --work`: 8,16,32]
     #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
-    /// Jobs of a group in one turn: a number, or what the library does by itself [default: auto;
-    /// of `drain --work`: auto,50]
+    /// Time slice of a group's turn in milliseconds, or `auto`: the library's default [default: auto]
     #[arg(long, value_delimiter = ',')]
-    jobs_per_turn: Vec<Turn>,
+    time_slice: Vec<Slice>,
     /// Whether succeeded jobs are kept
     #[arg(long, value_enum, value_delimiter = ',', default_value = "keep")]
     retention: Vec<Keep>,
@@ -124,27 +123,27 @@ enum Keep {
     Never,
 }
 
-/// Number of jobs in a turn.
+/// The time slice of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Turn {
+enum Slice {
     /// The library's default.
     Auto,
-    Jobs(usize),
+    Millis(u64),
 }
 
-impl FromStr for Turn {
+impl FromStr for Slice {
     type Err = ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Jobs) }
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Millis) }
     }
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
-            Self::Jobs(jobs) => jobs.fmt(f),
+            Self::Millis(millis) => write!(f, "{millis} ms"),
         }
     }
 }
@@ -154,7 +153,7 @@ impl fmt::Display for Turn {
 pub(crate) struct Way {
     leased: bool,
     pub(crate) concurrency: usize,
-    jobs_per_turn: Turn,
+    time_slice: Slice,
     keep: Keep,
     /// In a queue of its hold, beside the queue of the other hold.
     beside: bool,
@@ -174,8 +173,8 @@ impl Way {
 
     /// Returns one of each hold, in queues beside each other.
     pub(crate) fn both() -> [Self; 2] {
-        let (concurrency, jobs_per_turn, keep, beside) = (8, Turn::Auto, Keep::Minute, true);
-        [false, true].map(|leased| Self { leased, concurrency, jobs_per_turn, keep, beside })
+        let (concurrency, time_slice, keep, beside) = (8, Slice::Auto, Keep::Minute, true);
+        [false, true].map(|leased| Self { leased, concurrency, time_slice, keep, beside })
     }
 
     pub(crate) fn queue(self) -> &'static str {
@@ -198,9 +197,9 @@ impl Way {
 
     pub(crate) fn options(self) -> QueueOptions {
         let options = QueueOptions::new(self.queue());
-        let options = match self.jobs_per_turn {
-            Turn::Auto => options,
-            Turn::Jobs(jobs) => options.jobs_per_turn(jobs),
+        let options = match self.time_slice {
+            Slice::Auto => options,
+            Slice::Millis(millis) => options.time_slice(Duration::from_millis(millis)),
         };
         options
             .concurrency(self.concurrency)
@@ -222,7 +221,7 @@ impl Way {
         vec![
             ("hold", self.hold().to_owned()),
             ("slots", self.concurrency.to_string()),
-            ("turn", self.jobs_per_turn.to_string()),
+            ("slice", self.time_slice.to_string()),
             ("kept", kept.to_owned()),
         ]
     }
@@ -233,26 +232,26 @@ const LEASE: Duration = Duration::from_secs(30);
 impl Settings {
     /// Returns each combination of settings that the command line asks for.
     pub(crate) fn ways(&self) -> Vec<Way> {
-        self.ways_or(&[8], &[Turn::Auto])
+        self.ways_or(&[8], &[Slice::Auto])
     }
 
     /// Returns those for handlers that take time.
     pub(crate) fn work_ways(&self) -> Vec<Way> {
-        self.ways_or(&[8, 16, 32], &[Turn::Auto, Turn::Jobs(50)])
+        self.ways_or(&[8, 16, 32], &[Slice::Auto])
     }
 
     /// Returns each combination, with these settings where the command line names none.
-    fn ways_or(&self, concurrency: &[usize], jobs_per_turn: &[Turn]) -> Vec<Way> {
+    fn ways_or(&self, concurrency: &[usize], time_slice: &[Slice]) -> Vec<Way> {
         fn given<'a, T>(given: &'a [T], default: &'a [T]) -> &'a [T] {
             if given.is_empty() { default } else { given }
         }
         let mut ways = Vec::new();
         for leased in self.holds() {
             for &concurrency in given(&self.concurrency, concurrency) {
-                for &jobs_per_turn in given(&self.jobs_per_turn, jobs_per_turn) {
+                for &time_slice in given(&self.time_slice, time_slice) {
                     for &keep in &self.retention {
                         let beside = false;
-                        ways.push(Way { leased, concurrency, jobs_per_turn, keep, beside });
+                        ways.push(Way { leased, concurrency, time_slice, keep, beside });
                     }
                 }
             }

@@ -46,11 +46,11 @@ async fn a_group_drains_beside_a_pinned_horizon() -> Result<()> {
 }
 
 #[test]
-fn handlers_that_take_time_have_slots_and_turns_of_their_own() {
+fn handlers_that_take_time_have_slots_of_their_own() {
     let given = settings(&["--work", "2000,10000"]);
     assert_eq!(given.sizes().work, [2_000, 10_000]);
-    assert_eq!((given.ways().len(), given.work_ways().len()), (2, 2 * 3 * 2));
-    let named = settings(&["--concurrency", "4,5", "--jobs-per-turn", "7", "--hold", "lease"]);
+    assert_eq!((given.ways().len(), given.work_ways().len()), (2, 2 * 3));
+    let named = settings(&["--concurrency", "4,5", "--time-slice", "7", "--hold", "lease"]);
     assert_eq!((named.ways().len(), named.work_ways().len()), (2, 2));
 }
 

@@ -153,8 +153,10 @@ impl ClaimedTurn {
             });
             self.begin_attempt(&held);
             let mut job = self.active_job(&held, guard);
+            let begun = Instant::now();
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
+            self.queue.time_slice.record(begun.elapsed());
             let unrecorded = self.decide_success(&held, result);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
             match (job.guard, unrecorded) {

@@ -18,4 +18,5 @@ pub(crate) mod run;
 pub(crate) mod settle;
 pub(crate) mod settle_batch;
 pub(crate) mod settle_late;
+pub(crate) mod time_slice;
 pub(crate) mod turn;

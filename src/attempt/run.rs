@@ -21,6 +21,7 @@ use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::layer::{Ended, Next};
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
+use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -80,6 +81,7 @@ impl ClaimedTurn {
     ) -> (TurnEnd, Option<SlotConnection>) {
         let context = Arc::clone(&self.context);
         let mut counted = context.counters.begin();
+        let begun = Instant::now();
         let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
         let held = timeout(ANSWER_LIMIT, held)
             .await
@@ -87,7 +89,17 @@ impl ClaimedTurn {
         let (held, since) = match held {
             Ok(Some(held)) => held,
             Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
-            Err(error) => return (TurnEnd::Lost, self.report_not_held(conn, Some(error))),
+            Err(error) => {
+                let conn = self.report_not_held(conn, Some(error));
+                if self.began.is_none() {
+                    return (TurnEnd::Lost, conn);
+                }
+                // Behind another job of the turn. If each hold of a job fails, those of its own
+                // turns use up its attempts.
+                release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
+                counted.mark_released();
+                return (TurnEnd::Released, conn);
+            }
         };
         self.begin_attempt(&held);
         let signals = Signals::default();
@@ -100,6 +112,7 @@ impl ClaimedTurn {
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         let unrecorded = self.decide_success(&held, result);
         let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
+        self.queue.time_slice.record(begun.elapsed());
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
             TurnEnd::Released => counted.mark_released(),

@@ -36,7 +36,7 @@ impl ClaimedTurn {
                 let stayed = self.stay_in_hold(conn, outcome, result).await;
                 return stayed.map_err(|error| Unrecorded::Result(broken(&error, true)));
             }
-            if self.claim.followers.is_empty() && self.earlier.is_empty() {
+            if self.earlier.is_empty() {
                 let succeeded = self.succeed_in_one_trip(conn, outcome, result).await;
                 return succeeded.map_err(|error| Unrecorded::Result(broken(&error, true)));
             }
@@ -82,7 +82,7 @@ impl ClaimedTurn {
         let then = self.then_next_turn(conn, conn.after_settle());
         let asked_at = Instant::now();
         let settled =
-            self.context.store.quick_settle(conn, &self.claim, result, keep, then).await?;
+            self.context.store.quick_settle(conn, &self.claim, result, keep, false, then).await?;
         conn.finish_commit(then).await?;
         if let AfterSettle::Hold { job, .. } = then {
             conn.set_preheld(job, settled.held, asked_at).await;
@@ -150,7 +150,8 @@ impl ClaimedTurn {
             (then, _) => then,
         };
         let asked_at = Instant::now();
-        let settled = self.context.store.quick_settle(conn, claim, result, keep, then).await?;
+        let settled =
+            self.context.store.quick_settle(conn, claim, result, keep, true, then).await?;
         conn.finish_commit(then).await?;
         if let AfterSettle::Hold { job, .. } = then {
             conn.set_preheld(job, settled.held, asked_at).await;

@@ -33,11 +33,11 @@ const MAX_BYTES: usize = 4 << 20;
 impl Finished {
     /// Returns the success if the claim ends with it and all its jobs have succeeded; else `None`.
     fn success(&self) -> Option<Succeeded<'_>> {
-        let ClaimedTurn { claim, earlier, .. } = &self.run;
+        let ClaimedTurn { claim, earlier, last, .. } = &self.run;
         let Unrecorded::Outcome(Outcome::Succeeded { result }) = &self.unrecorded else {
             return None;
         };
-        let last = claim.followers.is_empty();
+        let last = *last || claim.followers.is_empty();
         last.then_some(Succeeded { claim, earlier, result })
     }
 

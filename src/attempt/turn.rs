@@ -12,6 +12,7 @@ use crate::attempt::ended::AttemptFacts;
 use crate::attempt::event::EventHook;
 use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
+use crate::attempt::time_slice::TimeSlice;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
@@ -30,6 +31,7 @@ pub(crate) struct QueueRuntime {
     pub(crate) settler: mpsc::Sender<Finished>,
     pub(crate) hooks: AttemptHooks,
     pub(crate) meter: Arc<QueueMeter>,
+    pub(crate) time_slice: TimeSlice,
 }
 
 /// The application's own code around each attempt.
@@ -49,7 +51,8 @@ impl QueueRuntime {
     ) -> Self {
         let (name, keep) = (options.name().into(), (&options).into());
         let meter = Arc::new(QueueMeter::new(options.name()));
-        Self { name, options, keep, handler, settler, hooks, meter }
+        let time_slice = TimeSlice::new(options.time_slice);
+        Self { name, options, keep, handler, settler, hooks, meter, time_slice }
     }
 }
 
@@ -86,6 +89,8 @@ pub(crate) struct ClaimedTurn {
     pub(crate) lease: Option<Duration>,
     /// True if the turn ends with this job.
     pub(crate) last: bool,
+    /// When the first job of the turn began.
+    pub(crate) began: Option<Instant>,
     /// True while no handler of the turn runs.
     pub(crate) idle: bool,
     /// The turn that the slot runs next; `None` if it has none of its own.
@@ -116,6 +121,7 @@ impl ClaimedTurn {
             earlier: Vec::new(),
             lease: None,
             last: false,
+            began: None,
             idle: false,
             next: None,
             facts: None,
@@ -128,6 +134,7 @@ impl ClaimedTurn {
     pub(in crate::attempt) fn begin_attempt(&mut self, held: &HeldJob) {
         let on_event = self.queue.hooks.on_event.clone();
         let meter = Arc::clone(&self.queue.meter);
+        self.began.get_or_insert_with(Instant::now);
         let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, (on_event, meter));
         self.facts = Some(Arc::new(facts));
     }
@@ -149,6 +156,7 @@ impl ClaimedTurn {
         matches!(unrecorded, Unrecorded::Outcome(Outcome::Succeeded { .. }))
             && !self.claim.followers.is_empty()
             && !self.last
+            && self.began.is_none_or(|began| self.queue.time_slice.lasts(began.elapsed()))
             && !self.context.stop.is_cancelled()
     }
 }

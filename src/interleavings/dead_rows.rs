@@ -196,7 +196,10 @@ async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
         let turn = claim(&mut worker).await;
         let (before, pages_before) = (read(&mut worker).await, pages(&mut worker).await);
         assert!(store.begin_and_hold(&mut worker, &turn, None).await.unwrap().is_some());
-        store.quick_settle(&mut worker, &turn, "1", keep, AfterSettle::Nothing).await.unwrap();
+        store
+            .quick_settle(&mut worker, &turn, "1", keep, false, AfterSettle::Nothing)
+            .await
+            .unwrap();
         let reads = read(&mut worker).await - before;
         // A unique index would read each of them.
         let pages = pages(&mut worker).await - pages_before;

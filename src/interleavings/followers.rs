@@ -7,7 +7,7 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, lock_job, rollback};
 use crate::interleavings::support::steps::{KEEP, bounds, failed, succeeded};
 use crate::job::disposition::Disposition;
-use crate::store::{Claim, ClaimOptions, UnrecordedSuccess};
+use crate::store::{Claim, UnrecordedSuccess};
 
 /// Returns the attempts that count, in order of the ids.
 async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
@@ -26,7 +26,7 @@ async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
 /// count in the end.
 async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
     let mut scene = Scene::new().await;
-    scene.options = scene.options.clone().jobs_per_turn(4);
+    scene.jobs_per_turn = 4;
     let mut conn = scene.session().await;
     let jobs = enqueue(&mut conn, &["g"; 5]).await;
     let killer = jobs[2];
@@ -106,8 +106,7 @@ const IGNORED: &str = "created_at = now() - interval '1 day'";
 
 /// A claim of turns.
 async fn turns(scene: &Scene, conn: &mut sqlx::PgConnection, slots: usize) -> Vec<Claim> {
-    let options = ClaimOptions::new(&scene.options, None);
-    scene.store.claim(conn, Q, bounds(slots), options).await.unwrap().jobs
+    scene.store.claim(conn, Q, bounds(slots), scene.claim_options()).await.unwrap().jobs
 }
 
 /// Returns the rows that a claim has written, without times and tokens.
@@ -143,7 +142,8 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
     for (which, what, expected) in cases {
         let mut scene = Scene::new().await;
         let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
-        scene.options = scene.options.clone().jobs_per_turn(4).ignore_before(since);
+        scene.options = scene.options.clone().ignore_before(since);
+        scene.jobs_per_turn = 4;
         let (mut worker, mut other) = (scene.session().await, scene.session().await);
         let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
         enqueue(&mut worker, &["h"; 3]).await;
@@ -171,7 +171,7 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_released_turn_is_claimed_again_as_it_was() {
     let mut scene = Scene::new().await;
-    scene.options = scene.options.clone().jobs_per_turn(4);
+    scene.jobs_per_turn = 4;
     let mut worker = scene.session().await;
     enqueue(&mut worker, &["g"; 6]).await;
     let first = turns(&scene, &mut worker, 1).await.remove(0);

@@ -104,7 +104,16 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "rollback to recorded").await;
             let success = || Succeeded { claim, earlier: &[], result: "null" };
             meter.restart(conn).await;
-            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
+            let settled = store
+                .quick_settle(
+                    conn,
+                    claim,
+                    "null",
+                    true,
+                    !claim.followers.is_empty(),
+                    AfterSettle::Nothing,
+                )
+                .await;
             assert!(settled.unwrap().ended);
             meter.check(conn, "settle of a success", [100, 200]).await;
             run(conn, "rollback to recorded").await;
@@ -213,7 +222,16 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
                 run(conn, sql).await;
             }
             meter.restart(conn).await;
-            let settled = store.quick_settle(conn, claim, "null", true, AfterSettle::Nothing).await;
+            let settled = store
+                .quick_settle(
+                    conn,
+                    claim,
+                    "null",
+                    true,
+                    !claim.followers.is_empty(),
+                    AfterSettle::Nothing,
+                )
+                .await;
             assert!(settled.unwrap().ended);
             meter.check(conn, "quick settle", [60 + 10 * behind, 200 + 15 * behind]).await;
         }

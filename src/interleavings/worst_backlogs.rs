@@ -222,7 +222,7 @@ async fn an_open_ack_and_receive_hold_up_no_other_group() {
 async fn a_claim_brings_a_bounded_number_of_bytes() {
     const SIZE: usize = 1 << 20;
     let mut scene = Scene::new().await;
-    scene.options = scene.options.clone().jobs_per_turn(20);
+    scene.jobs_per_turn = 20;
     let mut worker = scene.session().await;
     for n in 0..10 {
         // Random, or it would be stored in less.

@@ -10,6 +10,8 @@ use crate::job::json::seconds;
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
+/// Bounds the slice of a turn: by then others want the slot.
+const MAX_TIME_SLICE: Duration = Duration::from_mins(1);
 /// Bounds weights: the least that a queue may get beside another one is a slot in a hundred.
 const MAX_WEIGHT: u32 = 100;
 
@@ -141,7 +143,7 @@ pub enum Retention {
 pub struct QueueOptions {
     pub(crate) name: String,
     pub(crate) concurrency: usize,
-    pub(crate) jobs_per_turn: Option<usize>,
+    pub(crate) time_slice: Duration,
     pub(crate) weight: u32,
     pub(crate) retry: RetryPolicy,
     pub(crate) out_of_attempts: OutOfAttempts,
@@ -160,7 +162,7 @@ impl QueueOptions {
         Self {
             name: name.into(),
             concurrency: 10,
-            jobs_per_turn: None,
+            time_slice: Duration::from_millis(5),
             weight: 1,
             retry: RetryPolicy::default(),
             out_of_attempts: OutOfAttempts::default(),
@@ -179,7 +181,7 @@ impl QueueOptions {
     /// costs some memory: hundreds of them share claims and commits if handlers are quick, or
     /// mostly wait for something else than this machine.
     ///
-    /// While there is more to do, a claim brings more jobs (or [turns](Self::jobs_per_turn) of
+    /// While there is more to do, a claim brings more jobs (or [turns](Self::time_slice) of
     /// them) than there are free slots. They are as many as ended in the last 20 ms and took less
     /// than that, 64 at most. These prefetched jobs are `started` (as of the claim) and wait for
     /// the next free slot. If there is none within 0.1 s, they are released as they were. A job
@@ -193,33 +195,29 @@ impl QueueOptions {
         self
     }
 
-    /// Sets how many jobs of a group run in one turn, one after the other and in order, before the
-    /// slot goes to the group served least recently. 1 to 1000.
+    /// Sets how long a group keeps its slot: its jobs run one after the other and in order until
+    /// the slice is over, none is left, or the queue or the group is paused. Then the slot goes to
+    /// the group served least recently. Default 5 ms, at most 1 min; zero means one job.
     ///
-    /// The default is one. Under a [`Hold::Transaction`], though, a turn is chained for up to 20 ms
-    /// and 50 jobs while no other group waits: the transaction that ends a job claims the next one.
-    /// A turn is not chained if queues share [`slots`](crate::ProcessorBuilder::slots), with a
-    /// limit of jobs in flight, or behind a job that was tried before. A pause or a shutdown ends
-    /// such a turn, too.
+    /// A job that has begun is never cut off, so slow handlers run one by one. More jobs per turn
+    /// cost less each, and the other groups wait longer: with `n` groups that are deep and quick,
+    /// the last of them begins after about `n` slices, divided by the slots
+    /// (`docs/benchmarks/2026-11.md` has figures).
     ///
-    /// More jobs per turn cost less each, and the other groups wait longer: a group keeps its slot
-    /// for at most this many handlers. Followers are `started` (as of the claim) and next in order,
-    /// due, and were never begun before. A job that may expire, or whose attempts are limited to 1,
-    /// begins a turn of its own. A job that was retried, and those of a queue with a limit of jobs
-    /// in flight, have turns of one job. A failure, a pause, a shutdown or a lost claim ends the
-    /// turn, and the followers that did not run are as they were before. A job that commits late
-    /// with a lower id runs after the turn.
-    ///
-    /// One claim takes at most 500 followers for all its groups together, so turns are shorter with
-    /// many slots, and with turns that [wait for slots](Self::concurrency).
+    /// A claim takes as many jobs of a group as are likely to end within the slice, by what the last
+    /// ones took in this process: at most 100, and 500 for all its groups together. These are shown
+    /// as `started`. Followers are next in order, due, and were never begun before. A job that may
+    /// expire, or whose attempts are limited to 1, begins a turn of its own. A job that was retried,
+    /// and those of a queue with a limit of jobs in flight, have turns of one job. A failure, a
+    /// shutdown or a lost claim ends the turn too, and a follower that did not run is as it was
+    /// before. A job that commits late with a lower id runs after the turn.
     ///
     /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a
-    /// [`Hold::Lease`] successes are recorded together, 20 ms after the first handler began whose
-    /// job is not recorded (at most 100 jobs): slow handlers are recorded one by one, quick ones
-    /// together. If the process dies before, those jobs run again, in order. A pause is seen at
-    /// that time, too.
-    pub fn jobs_per_turn(mut self, jobs: usize) -> Self {
-        self.jobs_per_turn = Some(jobs);
+    /// [`Hold::Lease`] quick successes of a turn are recorded together (at most 100 jobs, and at
+    /// most 20 ms after the first of their handlers began), slow ones one by one. If the process
+    /// dies before, those jobs run again, in order. A pause is seen at that time, too.
+    pub fn time_slice(mut self, slice: Duration) -> Self {
+        self.time_slice = slice;
         self
     }
 
@@ -320,7 +318,7 @@ impl QueueOptions {
         let Self {
             name,
             concurrency,
-            jobs_per_turn,
+            time_slice,
             weight,
             retry,
             out_of_attempts,
@@ -338,8 +336,8 @@ impl QueueOptions {
         if *concurrency == 0 || *concurrency > 10_000 {
             out_of_range("concurrency", concurrency.to_string(), "1 to 10000");
         }
-        if let Some(jobs) = jobs_per_turn.filter(|jobs| !(1..=1000).contains(jobs)) {
-            out_of_range("jobs_per_turn", jobs.to_string(), "1 to 1000");
+        if *time_slice > MAX_TIME_SLICE {
+            out_of_range("time_slice", format!("{time_slice:?}"), "at most 1 min");
         }
         if *weight == 0 || *weight > MAX_WEIGHT {
             out_of_range("weight", weight.to_string(), "1 to 100");
@@ -386,7 +384,7 @@ mod tests {
         let mut found = Vec::new();
         QueueOptions::new("\0")
             .concurrency(0)
-            .jobs_per_turn(0)
+            .time_slice(Duration::from_secs(61))
             .weight(0)
             .retry(RetryPolicy::new(0))
             .timeout(Duration::ZERO)

@@ -117,7 +117,7 @@ impl ProcessorBuilder {
     /// weight(A) + 1 / weight(B))`. That is one slot, and those that were taken for jobs that had
     /// not started at an end of the span. The bound does not grow with the span, and no queue with
     /// work starves. Slots are shared, whatever their jobs last, and jobs that run in one turn
-    /// share one: with [`jobs_per_turn`](QueueOptions::jobs_per_turn) the bound is one for turns.
+    /// share one: the bound is one for [turns](QueueOptions::time_slice).
     ///
     /// A queue without work takes one slot for each of its polls, for the milliseconds of a claim.
     ///

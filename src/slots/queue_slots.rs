@@ -1,7 +1,7 @@
 //! The slots of a processor's queues, and how many of them are taken.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,8 +60,6 @@ pub(crate) struct SlotUsage {
     /// When each of the last jobs ended that took less than [`STEADY`], the last one first, and
     /// whether it was quick.
     ends: Mutex<VecDeque<(Instant, bool)>>,
-    /// The last claim left no due job, and no job that lacked only a slot.
-    all_served: AtomicBool,
     gauges: SlotGauges,
 }
 
@@ -113,15 +111,6 @@ impl SlotUsage {
     fn lock_ends(&self) -> MutexGuard<'_, VecDeque<(Instant, bool)>> {
         // Nothing panics under the lock.
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets, after a claim, whether it left no due job and no job that lacked only a slot.
-    pub(crate) fn set_all_served(&self, all: bool) {
-        self.all_served.store(all, Ordering::Relaxed);
-    }
-
-    pub(crate) fn all_served(&self) -> bool {
-        self.all_served.load(Ordering::Relaxed)
     }
 
     pub(crate) fn taken(&self) -> usize {

@@ -70,7 +70,6 @@ impl ClaimOptions {
         };
         let max_attempts = i32::try_from(options.retry.max_attempts).unwrap_or(i32::MAX);
         let ignore_before = options.ignore_before;
-        let jobs_per_turn = options.jobs_per_turn.unwrap_or(1);
-        Self { max_attempts, jobs_per_turn, lease, own_lease, processor, ignore_before }
+        Self { max_attempts, jobs_per_turn: 1, lease, own_lease, processor, ignore_before }
     }
 }

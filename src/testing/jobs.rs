@@ -140,7 +140,7 @@ impl Jobs {
         let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue.clone(), None));
         // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
         // a lease here.
-        let queue = queue.hold(Hold::Transaction).jobs_per_turn(1);
+        let queue = queue.hold(Hold::Transaction).time_slice(Duration::ZERO);
         let (settler, _) = mpsc::channel(1);
         let hooks = AttemptHooks::default();
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler, hooks));

@@ -60,7 +60,6 @@ impl Worker {
                 }
                 (state.busy, state.reach) = (false, 1);
                 self.slots.set_more(false);
-                state.slot_usage.set_all_served(false);
                 let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
                 state.backoff = (state.backoff * 2).min(BACKOFF.1);
                 return Pause::For(pause);
@@ -68,9 +67,6 @@ impl Worker {
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
-        // Prefetched jobs wait for a slot as well.
-        let room = state.prefetch.is_empty() && brought <= self.free(state);
-        state.slot_usage.set_all_served(!claimed.more && room && !self.slots.bounded());
         // If many workers take one group each, the rest shows a burst.
         let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
         let burst = state.busy || brought > 1 || (claimed.more && grouped);
@@ -161,7 +157,10 @@ impl Worker {
         self.heartbeat.begin_step(Activity::Claiming);
         let asked_at = Instant::now();
         let bounds = state.cursor.bounds(slots + prefetch);
-        let options = ClaimOptions::new(&self.queue.options, Some(self.context.processor));
+        let options = ClaimOptions {
+            jobs_per_turn: self.queue.time_slice.jobs(),
+            ..ClaimOptions::new(&self.queue.options, Some(self.context.processor))
+        };
         let claimed = {
             let claim = self.context.store.claim(&mut conn, &self.queue.name, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));

@@ -302,10 +302,6 @@ impl Prefetch {
         self.releasing.wait().await;
     }
 
-    pub(in crate::worker) fn slots(&self) -> &Arc<SlotUsage> {
-        &self.slots
-    }
-
     /// Wakes the worker after a release: a slot may have come free meanwhile and found no job.
     pub(in crate::worker) fn notify_released(&self) {
         self.wake.notify_one();

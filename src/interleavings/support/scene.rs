@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::Instant;
 
 use crate::interleavings::support::session::{Q, enqueue, number, run};
-use crate::store::{Acting, Store};
+use crate::store::{Acting, ClaimOptions, Store};
 use crate::testing::TestDatabase;
 use crate::{QueueOptions, RetryPolicy};
 
@@ -18,6 +18,8 @@ pub(in crate::interleavings) struct Scene {
     pub(in crate::interleavings) db: TestDatabase,
     pub(in crate::interleavings) store: Arc<Store>,
     pub(in crate::interleavings) options: QueueOptions,
+    /// Of a group, in one turn.
+    pub(in crate::interleavings) jobs_per_turn: usize,
     me: tokio::sync::Mutex<PgConnection>,
 }
 
@@ -37,6 +39,7 @@ impl Scene {
         let scene = Self {
             store: Store::default_schema(),
             options: QueueOptions::new(Q).retry(RetryPolicy::new(3)),
+            jobs_per_turn: 1,
             me: me.into(),
             db,
         };
@@ -90,6 +93,12 @@ impl Scene {
              where queue = '{Q}' and group_id = '{group}'"
         );
         assert_eq!(self.run(&sql).await, 1, "no row of {group}");
+    }
+
+    /// The options of this scene's claims.
+    pub(in crate::interleavings) fn claim_options(&self) -> ClaimOptions {
+        let jobs_per_turn = self.jobs_per_turn;
+        ClaimOptions { jobs_per_turn, ..ClaimOptions::new(&self.options, None) }
     }
 
     pub(in crate::interleavings) async fn row(&self, group: &str) -> Option<GroupRow> {

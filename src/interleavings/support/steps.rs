@@ -53,8 +53,7 @@ impl Scene {
         conn: &mut PgConnection,
         slots: usize,
     ) -> Vec<Claim> {
-        let options = ClaimOptions::new(&self.options, None);
-        let claimed = self.store.claim(conn, Q, bounds(slots), options).await;
+        let claimed = self.store.claim(conn, Q, bounds(slots), self.claim_options()).await;
         let jobs = claimed.unwrap().jobs;
         for job in &jobs {
             if let Some(group) = &job.group {

@@ -29,9 +29,9 @@ pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastran
     let mut slots: Vec<PgConnection> = Vec::new();
     while !stress.drained.load(Ordering::Relaxed) {
         let free = rng.usize(1..=3);
-        let options = stress.options.clone().jobs_per_turn(rng.usize(1..=4));
         let bounds = ClaimBounds::new(free, 0, rng.bool(), ScanStart::default());
-        let options = ClaimOptions::new(&options, None);
+        let jobs_per_turn = rng.usize(1..=4);
+        let options = ClaimOptions { jobs_per_turn, ..ClaimOptions::new(&stress.options, None) };
         let claimed = match stress.store.claim(&mut conn, Q, bounds, options).await {
             Ok(claimed) => claimed,
             Err(error) if gave_up_waiting(&error) => continue,

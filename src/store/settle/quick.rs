@@ -62,19 +62,19 @@ pub(in crate::store) async fn send(
 }
 
 impl Store {
-    /// Settles a held job's success, and does what `then` says. The claim stays for its followers,
-    /// unless the queue or the group is paused.
+    /// Settles a held job's success, and does what `then` says. If the turn `goes_on`, the claim stays
+    /// for its followers, unless the queue or the group is paused.
     pub(crate) async fn quick_settle(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
         result: &str,
         keep: bool,
+        goes_on: bool,
         then: AfterSettle,
     ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
-        let goes_on = !claim.followers.is_empty();
         let (job, token) = (claim.job, claim.token);
         let then = match then {
             AfterSettle::Nothing => String::new(),

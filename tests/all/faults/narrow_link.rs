@@ -31,7 +31,10 @@ async fn large_jobs_drain_over_a_narrow_link() {
         log.add(format!("{} {}", data.as_str().map_or(0, str::len), job.attempt()));
         Ok(json!(null))
     });
-    let q = queue("q").hold(Hold::Lease(Duration::from_secs(30))).concurrency(16).jobs_per_turn(20);
+    let q = queue("q")
+        .hold(Hold::Lease(Duration::from_secs(30)))
+        .concurrency(16)
+        .time_slice(Duration::from_secs(1));
     let builder = errors.of(Processor::builder(pool));
     let running = builder.queue(q, run).build().unwrap().start().await.unwrap();
 

@@ -321,7 +321,8 @@ async fn a_success_that_was_not_recorded_is_not_told() {
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let run = handler(async |job, data| Ok(if job.attempt() == 1 { data } else { json!(null) }));
     let (builder, mut events) = with_events(&database).await;
-    let options = queue("q").hold(Hold::Lease(Duration::from_secs(30))).jobs_per_turn(5);
+    let options =
+        queue("q").hold(Hold::Lease(Duration::from_secs(30))).time_slice(Duration::from_secs(30));
     let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;

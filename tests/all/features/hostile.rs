@@ -226,8 +226,13 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
                 _ => Ok(echo),
             }
         });
-        running = running
-            .queue(queue(&case.queue).concurrency(1).hold(hold).jobs_per_turn(1 + n % 2), run);
+        running = running.queue(
+            queue(&case.queue)
+                .concurrency(1)
+                .hold(hold)
+                .time_slice(Duration::from_secs(n as u64 % 2)),
+            run,
+        );
     }
     let _running = running.build().unwrap().start().await.unwrap();
     for (case, [echoed, failed, panicked]) in cases {

@@ -12,9 +12,12 @@ use crate::support::{
     job_of, job_when, nothing_remains, processor, queue, value,
 };
 
-/// One slot, with turns of three jobs.
-fn threes() -> QueueOptions {
-    queue("q").concurrency(1).jobs_per_turn(3).hold(Hold::Lease(Duration::from_mins(10)))
+/// One slot, with turns as long as a group has jobs.
+fn long() -> QueueOptions {
+    queue("q")
+        .concurrency(1)
+        .time_slice(Duration::from_secs(50))
+        .hold(Hold::Lease(Duration::from_mins(10)))
 }
 
 /// The jobs of a turn that a lease keeps, by how they were recorded: the transactions, in order.
@@ -40,7 +43,7 @@ async fn quick_successes_are_recorded_together() {
     let jobs = (0..100).map(|n| job_of("q", "g", n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let run = handler(async |_, _| Ok(json!(null)));
-    let options = threes().jobs_per_turn(50);
+    let options = long();
     let _running =
         processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
     drained(pool, "q").await;
@@ -69,7 +72,7 @@ async fn a_slow_job_is_recorded_at_once_and_quick_ones_meanwhile() {
         Ok(json!(null))
     });
     let _running =
-        processor(&database, 4).await.queue(threes(), run).build().unwrap().start().await.unwrap();
+        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
     log.wait_for(2).await;
     ended(pool, ids[0].id()).await;
     assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Started);
@@ -99,7 +102,7 @@ async fn a_job_with_a_transaction_is_recorded_with_those_before_it() {
     });
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
-    let options = threes().jobs_per_turn(5);
+    let options = long();
     let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
     drained(pool, "q").await;
     let expected: Vec<String> = (0..9).map(|n| n.to_string()).collect();
@@ -129,7 +132,7 @@ async fn a_refused_success_fails_and_those_behind_run_again() {
         let attempt = job.attempt();
         Ok(if attempt == 1 { data } else { json!(null) })
     });
-    let options = threes().jobs_per_turn(5);
+    let options = long();
     let running =
         processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
     drained(pool, "q").await;
@@ -174,7 +177,7 @@ async fn a_refused_success_behind_one_being_recorded_runs_again() {
         Ok(if again { json!(null) } else { data })
     });
     let _running =
-        processor(&database, 4).await.queue(threes(), run).build().unwrap().start().await.unwrap();
+        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["1", "2", "2"]);
     for id in &ids {
@@ -206,7 +209,7 @@ async fn a_refused_success_stops_no_job_with_a_transaction_behind() {
     });
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
-    let options = threes().jobs_per_turn(4);
+    let options = long();
     let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
     let since = std::time::Instant::now();
     drained(pool, "q").await;
@@ -242,7 +245,7 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
         }
         Ok(json!(null))
     });
-    let options = threes().concurrency(120);
+    let options = long().concurrency(120);
     let running = processor(&database, TURNS + 3).await;
     let _running = running.queue(options, run).build().unwrap().start().await.unwrap();
     for n in 0..TURNS {
@@ -274,14 +277,14 @@ async fn successes_are_recorded_before_a_handler_gets_a_transaction() {
     let run = handler_with((log.clone(), look), async |(log, look), job, data| {
         if data == 2 {
             job.tx().await?;
-            let sql = "select array_agg(status::text order by id) from seriatim.job";
+            let sql = "select array_agg(seriatim.job_state(status, queue, group_id, id)::text order by id) from seriatim.job";
             let statuses: Vec<String> = sqlx::query_scalar(sql).fetch_one(&look).await?;
             log.add(statuses.join(" "));
         }
         Ok(json!(null))
     });
     let _running =
-        processor(&database, 4).await.queue(threes(), run).build().unwrap().start().await.unwrap();
+        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
     ended(pool, ids[2].id()).await;
     assert_eq!(log.entries(), ["succeeded succeeded started"]);
 }

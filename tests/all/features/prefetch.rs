@@ -21,7 +21,7 @@ const SLOTS: usize = 2;
 /// Claims: a group's turn is one.
 const STARTED: &str = "select count(distinct coalesce(group_id, id::text)) from seriatim.job where status = 'started'";
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
-/// With how many jobs in a turn.
+/// With a turn of one job, and of some.
 const KINDS: [(Hold, usize); 4] = [(HOLDS[0], 1), (HOLDS[0], 2), (HOLDS[1], 1), (HOLDS[1], 2)];
 
 /// A worker whose handlers return at once, or are stuck until they may pass.
@@ -51,7 +51,10 @@ impl Bench {
             Ok(json!(null))
         });
         let builder = self.errors.of(processor(database, 6).await);
-        let options = queue("q").hold(hold).concurrency(SLOTS).jobs_per_turn(turn);
+        let options = queue("q")
+            .hold(hold)
+            .concurrency(SLOTS)
+            .time_slice(Duration::from_millis(turn as u64 - 1));
         builder.queue(options, run).build().unwrap().start().await.unwrap()
     }
 
@@ -288,7 +291,10 @@ const FAILING_HOLDS: [&str; 2] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
-    for failing in FAILING_HOLDS {
+    // Of another group's turn, and of the next job of the same one.
+    for (failing, turn) in
+        FAILING_HOLDS.into_iter().flat_map(|failing| [(failing, 1), (failing, 2)])
+    {
         let database = database().await;
         let pool = database.pool();
         let hold = format!(
@@ -302,7 +308,7 @@ async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
         );
         sqlx::raw_sql(sqlx::AssertSqlSafe(hold)).execute(pool).await.unwrap();
         let bench = Bench::default();
-        let running = bench.start(&database, (Hold::Transaction, 1)).await;
+        let running = bench.start(&database, (Hold::Transaction, turn)).await;
         let failed = "select last_value >= 3 and is_called from public.failed";
         let deadline = Instant::now() + PATIENCE;
         while !sqlx::query_scalar::<_, bool>(failed).fetch_one(pool).await.unwrap() {

@@ -92,8 +92,8 @@ async fn age(pool: &PgPool, minutes: u32, condition: &str) {
 #[tokio::test]
 async fn jobs_of_a_long_lane_wait_for_the_lane_and_its_head_for_a_slot() {
     for hold in HOLDS {
-        // Chained or claimed again, claimed again, followers of one turn.
-        for per_turn in [None, Some(1), Some(4)] {
+        // By the default, claimed again, followers of one turn.
+        for slice in [None, Some(Duration::ZERO), Some(Duration::from_secs(50))] {
             let database = database().await;
             let pool = database.pool();
             for n in 0..4 {
@@ -101,8 +101,8 @@ async fn jobs_of_a_long_lane_wait_for_the_lane_and_its_head_for_a_slot() {
             }
             age(pool, 10, "true").await;
             let mut options = queue("q").hold(hold);
-            if let Some(jobs) = per_turn {
-                options = options.jobs_per_turn(jobs);
+            if let Some(slice) = slice {
+                options = options.time_slice(slice);
             }
             let witness = run(&database, options).await;
             witness.expect(&json!(0), 0.0, 600.0);
@@ -141,7 +141,7 @@ async fn the_aging_of_a_priority_is_no_wait() {
         }
         seriatim::enqueue(pool, NewJob::new("q", &"alone").priority(9)).await.unwrap();
         age(pool, 10, "true").await;
-        let witness = run(&database, queue("q").hold(hold).jobs_per_turn(1)).await;
+        let witness = run(&database, queue("q").hold(hold).time_slice(Duration::ZERO)).await;
         witness.expect(&json!("head"), 0.0, 600.0);
         witness.expect(&json!("alone"), 0.0, 600.0);
         witness.expect(&json!("behind"), 600.0, 0.0);

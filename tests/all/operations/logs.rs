@@ -139,7 +139,7 @@ async fn child() {
         let database = database().await;
         let jobs = (0..7).map(|n| NewJob::new("q", &n).group("g"));
         seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
-        let options = queue("q").hold(hold).jobs_per_turn(5);
+        let options = queue("q").hold(hold).time_slice(Duration::from_secs(30));
         let run = handler(async |_, data| Ok(data));
         let running = processor(&database, 10).await.queue(options, run).build().unwrap();
         let running = running.start().await.unwrap();

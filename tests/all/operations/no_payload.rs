@@ -129,7 +129,7 @@ fn failing(builder: ProcessorBuilder, hold: Hold) -> ProcessorBuilder {
         .queue(once("refused", hold), echo())
         .queue(once("fine", hold), echo())
         .queue(
-            once("turn", hold).jobs_per_turn(2),
+            once("turn", hold).time_slice(Duration::from_secs(30)),
             handler(async |_, data| {
                 if data == "second" {
                     std::future::pending::<()>().await;

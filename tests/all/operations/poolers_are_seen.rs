@@ -46,7 +46,10 @@ fn processor(pool: &PgPool, errors: &Errors) -> ProcessorBuilder {
         .of(Processor::builder(pool.clone()))
         .poll_interval(Duration::from_millis(50))
         .maintenance_interval(Duration::from_millis(100))
-        .queue(queue("q").concurrency(3).jobs_per_turn(3).retry(retry.clone()), run())
+        .queue(
+            queue("q").concurrency(3).time_slice(Duration::from_secs(30)).retry(retry.clone()),
+            run(),
+        )
         .queue(queue("leased").concurrency(3).retry(retry).hold(long), run())
 }
 

@@ -360,7 +360,7 @@ async fn a_handlers_statements_are_planned_by_the_sessions_settings() {
     });
     let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    let options = queue("q").concurrency(1).jobs_per_turn(2);
+    let options = queue("q").concurrency(1).time_slice(Duration::from_secs(30));
     let _running =
         processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
     for enqueued in jobs {

@@ -192,7 +192,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         .maintenance_interval(Duration::from_millis(100))
         .slots(4)
         .queue(queue("q").hold(hold), run())
-        .queue(queue("several").hold(hold).jobs_per_turn(5), run())
+        .queue(queue("several").hold(hold).time_slice(Duration::from_secs(30)), run())
         .queue(queue("limited").hold(hold), run())
         .queue(queue("parks").hold(hold).out_of_attempts(OutOfAttempts::Park), run())
         .queue(queue("gone").hold(hold).keep_succeeded(Retention::Never), run())

@@ -93,7 +93,7 @@ pub async fn work(settings: Settings) {
 }
 
 /// What worker processes have in common: short pauses between attempts, and whatever has ended
-/// stays. 0 jobs per turn: as many as the library takes by itself.
+/// stays. 0 jobs per turn: the library's own slice; else a slice that is likely to have so many.
 pub fn queue(
     attempts: u32,
     lease: Option<u64>,
@@ -103,7 +103,10 @@ pub fn queue(
     let hold = lease.map(Duration::from_millis).map_or(Hold::Transaction, Hold::Lease);
     let retry = RetryPolicy::new(attempts).base(Duration::from_millis(5));
     let options = QueueOptions::new(QUEUE);
-    let options = if jobs_per_turn > 0 { options.jobs_per_turn(jobs_per_turn) } else { options };
+    let options = match jobs_per_turn {
+        0 => options,
+        jobs => options.time_slice(Duration::from_millis(20) * u32::try_from(jobs - 1).unwrap()),
+    };
     options
         .concurrency(slots)
         .retry(retry.cap(Duration::from_millis(50)))

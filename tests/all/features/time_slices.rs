@@ -1,4 +1,4 @@
-//! Several jobs of a group in one turn of its slot, one after the other and in order.
+//! A group keeps its slot for a time slice: its jobs run one after the other and in order.
 
 use std::time::Duration;
 
@@ -12,58 +12,72 @@ use seriatim::{
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
     handler_with, held_up, job, job_of, jobs_where, nothing_remains, processor, queue, size,
-    until_jobs,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
 
-/// One slot, with turns of three jobs.
-fn threes(hold: Hold) -> QueueOptions {
-    queue("q").concurrency(1).jobs_per_turn(3).hold(hold)
+/// A slice that no turn uses up.
+const LONG: Duration = Duration::from_secs(50);
+
+/// One slot, with turns as long as a group has jobs.
+fn long(hold: Hold) -> QueueOptions {
+    queue("q").concurrency(1).time_slice(LONG).hold(hold)
 }
 
-/// What a group served with others may make them wait for: so many of its jobs, and no more.
+/// Runs eight jobs of each of three groups in one slot. Returns the groups in the order in which
+/// they were served.
+async fn served(hold: Hold, slice: Duration) -> Vec<String> {
+    let database = database().await;
+    let pool = database.pool();
+    let jobs = (0..8).flat_map(|n| ["a", "b", "c"].map(|group| job_of("q", group, n)));
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
+    let log = Log::default();
+    let run = handler_with((log.clone(), slice), async |(log, slice), job, data| {
+        log.add(format!("{} {data}", job.group().unwrap()));
+        if slice == SHORT {
+            // What uses the slice up.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(json!(null))
+    });
+    let options = queue("q").concurrency(1).time_slice(slice).hold(hold);
+    let running =
+        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    drained(pool, "q").await;
+    let entries = log.entries();
+    for group in ["a", "b", "c"] {
+        let of_group: Vec<&String> = entries.iter().filter(|e| e.starts_with(group)).collect();
+        let expected: Vec<String> = (0..8).map(|n| format!("{group} {n}")).collect();
+        assert_eq!(of_group, expected.iter().collect::<Vec<_>>(), "{hold:?}");
+    }
+    nothing_remains(pool).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    entries.iter().map(|entry| entry[..1].to_owned()).collect()
+}
+
+/// A slice of three or four handlers.
+const SHORT: Duration = Duration::from_millis(18);
+
+/// What a group served with others may make them wait for: its slice, and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_keeps_its_slot_for_a_turn_and_then_waits() {
+async fn a_group_keeps_its_slot_for_its_slice_and_then_waits() {
     for hold in HOLDS {
-        let database = database().await;
-        let pool = database.pool();
-        let jobs = (0..8).flat_map(|n| ["a", "b", "c"].map(|group| job_of("q", group, n)));
-        seriatim::enqueue_many(pool, jobs).await.unwrap();
-        let log = Log::default();
-        let run = handler_with(log.clone(), async |log, job, data| {
-            log.add(format!("{} {data}", job.group().unwrap()));
-            Ok(json!(null))
-        });
-        let running = processor(&database, 4)
-            .await
-            .queue(threes(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
-        drained(pool, "q").await;
-        let entries = log.entries();
-        let mut served = entries.iter().map(|entry| entry.split(' ').next().unwrap());
-        for turn in [3, 3, 2] {
-            let mut round: Vec<&str> = Vec::new();
-            for _ in 0..3 {
-                let group = served.next().unwrap();
-                assert!(!round.contains(&group), "{group} had two turns in a round: {entries:?}");
-                round.push(group);
-                for _ in 1..turn {
-                    assert_eq!(served.next(), Some(group), "{hold:?}: {entries:?}");
-                }
-            }
+        let groups = served(hold, Duration::ZERO).await;
+        for round in groups.chunks(3) {
+            let mut round = round.to_vec();
+            round.sort_unstable();
+            assert_eq!(round, ["a", "b", "c"], "one job each: {groups:?}");
         }
-        for group in ["a", "b", "c"] {
-            let of_group: Vec<&String> = entries.iter().filter(|e| e.starts_with(group)).collect();
-            let expected: Vec<String> = (0..8).map(|n| format!("{group} {n}")).collect();
-            assert_eq!(of_group, expected.iter().collect::<Vec<_>>(), "{hold:?}");
+        let mut turns = served(hold, LONG).await;
+        turns.dedup();
+        turns.sort_unstable();
+        assert_eq!(turns, ["a", "b", "c"], "all jobs each");
+        let groups = served(hold, SHORT).await;
+        let turns: Vec<&[String]> = groups.chunk_by(|a, b| a == b).collect();
+        assert!(turns.iter().all(|turn| turn.len() <= 4), "{hold:?}: {groups:?}");
+        for three in turns.windows(3).take(4) {
+            assert_ne!(three[0][0], three[2][0], "{hold:?}, in turns: {groups:?}");
         }
-        nothing_remains(pool).await;
-        running.shutdown(Duration::from_secs(5)).await;
     }
 }
 
@@ -85,7 +99,7 @@ async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
         });
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -119,7 +133,7 @@ async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
                         if data == 1 { Err(JobError::fail("for good")) } else { Ok(json!(null)) }
                     },
                 );
-            let options = threes(hold).out_of_attempts(then);
+            let options = long(hold).out_of_attempts(then);
             let running = processor(&database, 4)
                 .await
                 .queue(options, run)
@@ -165,7 +179,7 @@ where
     let run = held_up(&log, &gate);
     let running = processor(&database, 4)
         .await
-        .queue(threes(hold), run)
+        .queue(long(hold), run)
         .build()
         .unwrap()
         .start()
@@ -179,7 +193,8 @@ where
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
     gate.pass(100);
-    until_jobs(pool, "status = 'started'", 0).await;
+    eventually(pool, "select count(*) from seriatim.queue_group where job_id is not null", 0_i64)
+        .await;
     let mut statuses = Vec::new();
     for id in ids {
         statuses.push(job(pool, id).await.status);
@@ -244,7 +259,7 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
         let run = held_up(&log, &gate);
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -280,7 +295,7 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
         let run = held_up(&log, &gate);
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -290,7 +305,7 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
         tx.commit().await.unwrap();
         gate.pass(100);
         drained(pool, "q").await;
-        assert_eq!(log.entries(), ["0", "1", "2", "100", "3"], "{hold:?}");
+        assert_eq!(log.entries(), ["0", "1", "2", "3", "100"], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
     }
 }
@@ -302,7 +317,8 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     let log = Log::default();
     let ahead = |seen: Log| {
         handler_with(seen, async |seen, job, data| {
-            let started = "select count(*) from seriatim.job where status = 'started'";
+            let started = "select count(*) from seriatim.job \
+                where seriatim.job_state(status, queue, group_id, id) = 'started'";
             let started: i64 = sqlx::query_scalar(started).fetch_one(job.tx().await?).await?;
             seen.add(started.to_string());
             if data == "fails once" && job.attempt() == 1 {
@@ -312,7 +328,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
         })
     };
     // Of jobs that have one attempt each, none is started before its time.
-    let once = threes(Hold::Transaction).retry(RetryPolicy::new(1));
+    let once = long(Hold::Transaction).retry(RetryPolicy::new(1));
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
     let running = processor(&database, 4)
         .await
@@ -329,7 +345,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     let settings = QueueSettings::new("q").in_flight_limit(2);
     Client::default().configure_queue(pool, settings).await.unwrap();
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
-    let limited = threes(Hold::Transaction);
+    let limited = long(Hold::Transaction);
     let running = processor(&database, 4)
         .await
         .queue(limited, ahead(log.clone()))
@@ -345,7 +361,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     Client::default().configure_queue(pool, settings).await.unwrap();
     // The first time all three are claimed; the one that failed comes alone then, and the others
     // together again.
-    let failing = threes(Hold::Transaction);
+    let failing = long(Hold::Transaction);
     seriatim::enqueue_many(pool, ["fails once", "", ""].map(|data| job_of("q", "g", data)))
         .await
         .unwrap();
@@ -380,7 +396,7 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
         let run = held_up(&log, &gate);
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -425,7 +441,7 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
         });
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -471,7 +487,7 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
         let run = held_up(&log, &gate);
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -505,7 +521,7 @@ async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
         });
         let running = processor(&database, 4)
             .await
-            .queue(threes(hold), run)
+            .queue(long(hold), run)
             .build()
             .unwrap()
             .start()
@@ -526,7 +542,7 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
         let jobs = (0..size(10_000, 20_000)).map(|n| job_of("q", &format!("g{}", n % 100), n));
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let run = handler(async |_, _| Ok(json!(null)));
-        let options = queue("q").concurrency(64).jobs_per_turn(1000).hold(hold);
+        let options = queue("q").concurrency(64).time_slice(LONG).hold(hold);
         let errors = Errors::default();
         let builder = errors.of(processor(&database, 66).await);
         let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
