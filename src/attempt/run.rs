@@ -38,6 +38,10 @@ use crate::store::{HeldJob, WorkConnection, in_short_tx};
 /// `monitor::LIMIT` it stays below the grace of a take-over.
 const WIND_UP: Duration = Duration::from_millis(150);
 
+/// Bounds the wait of a held job for a handler to end. Jobs are held ahead only while handlers are
+/// quicker than this.
+const PERMIT_LIMIT: Duration = Duration::from_millis(100);
+
 /// Bounds the look at the session of a handler that was dropped.
 const LOOK_LIMIT: Duration = Duration::from_secs(1);
 
@@ -101,6 +105,17 @@ impl ClaimedTurn {
                 return (TurnEnd::Released, conn);
             }
         };
+        let permit =
+            match timeout(PERMIT_LIMIT, Arc::clone(&self.queue.handlers).acquire_owned()).await {
+                Ok(Ok(permit)) if !context.stop.is_cancelled() => permit,
+                // The handlers of others take longer than they did.
+                _ => {
+                    let left = conn.rollback().await.is_ok().then_some(conn);
+                    release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
+                    counted.mark_released();
+                    return (TurnEnd::Released, left);
+                }
+            };
         self.begin_attempt(&held);
         let signals = Signals::default();
         let options = conn.options.clone();
@@ -110,6 +125,7 @@ impl ClaimedTurn {
         let guard = HoldGuard::Locked(Locks { conn, session, xid, watch });
         let mut job = self.active_job(&held, guard);
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
+        drop(permit);
         let unrecorded = self.decide_success(&held, result);
         let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
         self.queue.time_slice.record(begun.elapsed());

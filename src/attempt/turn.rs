@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -32,6 +32,9 @@ pub(crate) struct QueueRuntime {
     pub(crate) hooks: AttemptHooks,
     pub(crate) meter: Arc<QueueMeter>,
     pub(crate) time_slice: TimeSlice,
+    /// One for each handler that may run at once. By transaction more jobs may be held: each of the
+    /// others is settled, or is about to begin.
+    pub(in crate::attempt) handlers: Arc<Semaphore>,
 }
 
 /// The application's own code around each attempt.
@@ -52,7 +55,8 @@ impl QueueRuntime {
         let (name, keep) = (options.name().into(), (&options).into());
         let meter = Arc::new(QueueMeter::new(options.name()));
         let time_slice = TimeSlice::new(options.time_slice);
-        Self { name, options, keep, handler, settler, hooks, meter, time_slice }
+        let handlers = Arc::new(Semaphore::new(options.concurrency));
+        Self { name, options, keep, handler, settler, hooks, meter, time_slice, handlers }
     }
 }
 

@@ -9,17 +9,21 @@ use crate::metrics::names::SLOTS;
 pub(crate) struct SlotGauges {
     busy: Gauge,
     free: Gauge,
-    slots: f64,
+    slots: u32,
 }
 
 impl SlotGauges {
     /// Shows so many free slots of a queue.
     pub(crate) fn new(queue: &str, slots: usize) -> Self {
         let state = |state| gauge(&SLOTS, &[("queue", label(queue)), ("state", state)]);
-        let slots = u32::try_from(slots).unwrap_or(u32::MAX).into();
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let gauges = Self { busy: state("busy"), free: state("free"), slots };
-        gauges.free.increment(slots);
+        gauges.free.increment(slots.into());
         gauges
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots as usize
     }
 
     pub(crate) fn take(&self) {
@@ -36,12 +40,12 @@ impl SlotGauges {
 impl Default for SlotGauges {
     /// Shows nothing.
     fn default() -> Self {
-        Self { busy: no_gauge(), free: no_gauge(), slots: 0.0 }
+        Self { busy: no_gauge(), free: no_gauge(), slots: 0 }
     }
 }
 
 impl Drop for SlotGauges {
     fn drop(&mut self) {
-        self.free.decrement(self.slots);
+        self.free.decrement(self.slots.into());
     }
 }

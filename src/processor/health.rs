@@ -113,7 +113,7 @@ impl HealthSource {
 impl ShownQueue {
     fn read(&self, now: Instant) -> QueueHealth {
         let (slots, claims) = (self.options.concurrency, self.vitals.claims());
-        let busy = self.vitals.slot_usage.taken();
+        let busy = self.vitals.slot_usage.taken().min(self.options.concurrency);
         QueueHealth {
             queue: self.options.name().to_owned(),
             hold: word_of(self.options.hold),

@@ -19,7 +19,7 @@ use crate::liveness::vitals::QueueVitals;
 use crate::processor::check::check;
 use crate::processor::config::Config;
 use crate::processor::health::{HealthSource, ShownQueue};
-use crate::processor::pool_needs::PoolNeed;
+use crate::processor::pool_needs::{PoolNeed, PoolNeeds};
 use crate::processor::running::Running;
 use crate::processor::spawn::{
     spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
@@ -156,6 +156,10 @@ impl Processor {
         let (mut loops, mut shown) = (Vec::new(), Vec::new());
         let options: Vec<_> = queues.iter().map(|(options, _)| options.clone()).collect();
         let parts = queue_slots::share(slots, &parts);
+        // Half of what the pool has beyond the needs of its processors: the rest is the application's.
+        let needed = PoolNeeds::lock().of(&pool);
+        let room = (pool.options().get_max_connections() as usize).saturating_sub(needed);
+        let more_connections = room / 2 / queues.len().max(1);
         for ((queue, handler), slots) in queues.into_iter().zip(parts) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
@@ -173,6 +177,7 @@ impl Processor {
                 heartbeat: Arc::clone(&heartbeat),
                 stop: stop.clone(),
                 poll,
+                more_connections,
             };
             match &watchdog {
                 Some(watchdog) => {

@@ -80,8 +80,10 @@ impl SlotUsage {
     }
 
     pub(crate) fn take(self: &Arc<Self>, slot: Option<Slot>) -> SlotGuard {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        self.gauges.take();
+        // A job that is held ahead has no slot yet.
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.gauges.slots() {
+            self.gauges.take();
+        }
         SlotGuard { usage: Arc::clone(self), since: Instant::now(), slot }
     }
 
@@ -139,8 +141,9 @@ impl SlotGuard {
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.usage.record_end(self.since, Instant::now());
-        self.usage.taken.fetch_sub(1, Ordering::Relaxed);
-        self.usage.gauges.give_back();
+        if self.usage.taken.fetch_sub(1, Ordering::Relaxed) <= self.usage.gauges.slots() {
+            self.usage.gauges.give_back();
+        }
         self.usage.freed.notify_one();
     }
 }

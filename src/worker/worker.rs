@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::turn::{QueueRuntime, TurnEnd};
@@ -12,7 +13,7 @@ use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::vitals::QueueVitals;
-use crate::slots::queue_slots::{QueueSlots, ReservedSlots, SlotGuard};
+use crate::slots::queue_slots::{COUNTED, QueueSlots, ReservedSlots, SlotGuard};
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::WorkerState;
 
@@ -26,6 +27,9 @@ pub(crate) struct Worker {
     pub(crate) heartbeat: Arc<LoopHeartbeat>,
     pub(crate) stop: CancellationToken,
     pub(crate) poll: Duration,
+    /// How many connections of the pool the queue may use beyond its slots: see
+    /// [`ahead`](Self::ahead).
+    pub(crate) more_connections: usize,
 }
 
 impl Worker {
@@ -91,9 +95,23 @@ impl Worker {
         }
     }
 
-    /// Returns the number of slots that are free by the queue's own limit.
+    /// Returns the number of slots that are free by the queue's own limit, and of jobs that may be
+    /// held ahead.
     pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
-        self.queue.options.concurrency.saturating_sub(state.slot_usage.taken())
+        let slots = self.queue.options.concurrency + self.ahead(state);
+        slots.saturating_sub(state.slot_usage.taken())
+    }
+
+    /// Returns how many jobs may be held beyond those whose handlers run. By transaction a slot
+    /// settles a job and holds the next one in the time of a round trip: while handlers are quick,
+    /// others are held by then, so that no handler is waited for.
+    fn ahead(&self, state: &WorkerState) -> usize {
+        let concurrency = self.queue.options.concurrency;
+        let quick = || state.slot_usage.quick_ends(Instant::now()) >= concurrency.min(COUNTED / 2);
+        if self.leased() || self.slots.bounded() || !state.busy || !quick() {
+            return 0;
+        }
+        self.more_connections.min(concurrency.div_ceil(2))
     }
 
     /// Returns whether what is claimed now will be kept.
