@@ -35,7 +35,7 @@ grant insert (id, queue, group_id, flagged, data, payload, content_type, name, r
 -- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
-grant select (queue, group_id) on seriatim.queue_group to seriatim_producer;
+grant select (queue, group_id, job_id, batch) on seriatim.queue_group to seriatim_producer;
 -- The queue's delay and deduplication.
 grant select on seriatim.queue to seriatim_producer;
 grant select, insert on seriatim.dedup to seriatim_producer;
@@ -45,7 +45,7 @@ grant execute on function
     jsonb, jsonb),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
-  seriatim.saw_burst(text), seriatim.this_burst(text),
+  seriatim.saw_burst(text), seriatim.this_burst(text), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 
@@ -66,12 +66,13 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
   name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
-grant select (queue, group_id, ready_at, head_id, claim, job_id, suspect, claimed_by, batch_end, batch_size, aging_priority, halted_at,
-  halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
+grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
+  halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
-  seriatim.suspect_until(uuid, uuid), seriatim.batch_jobs(text, text, bigint, bigint), seriatim.processors(),
+  seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
+  seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),

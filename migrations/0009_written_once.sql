@@ -9,7 +9,11 @@ alter table queue_group add column batch bigint[];
 
 -- Claims of before go on: their receipts stay valid, and what lapses is taken over.
 update queue_group g set
-  started_at = (select j.last_started_at from job j where j.id = g.job_id and j.status = 'started'),
+  -- The first job of a worker's turn may have ended.
+  started_at = (
+    select j.last_started_at from job j
+    where j.queue = g.queue and j.group_id = g.group_id and j.status = 'started'
+      and j.id between g.job_id and coalesce(g.batch_end, g.job_id) order by j.id limit 1),
   batch = case when g.batch_end is not null then array(
     select j.id from job j
     where j.queue = g.queue and j.group_id = g.group_id and j.status = 'started'

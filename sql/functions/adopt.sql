@@ -161,6 +161,10 @@ begin
         where g.queue = any (array[of_queue]) and g.group_id between names[i] and names[i] and g.claim is null
         order by g.group_id desc limit 1 for no key update skip locked;
         continue when line is null;
+        -- A claim may have ended since the flags were read, which took that of its job with it. Its
+        -- group would go before those that have waited longer (P8).
+        perform from {schema}.job j where j.id = firsts[i] and coalesce(j.flagged, false);
+        continue when not found;
         lines := lines || line;
         woken := woken || names[i];
         woken_ids := woken_ids || firsts[i];

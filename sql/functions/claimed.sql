@@ -36,11 +36,13 @@ as $$
     order by chosen.place)
 $$;
 
--- Returns what a job is: started while a claim names it.
+-- Returns what a job is: started while a claim names it. Producers ask it, who may not read claims.
 create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text, of_job bigint)
 returns {schema}.job_status
 language sql stable
 as $$
-  select case when status = 'queued' and of_group is not null
-      and (select true from {schema}.claim_of(of_queue, of_group, of_job) c) then 'started' else status end
+  select case when status = 'queued' and of_group is not null and (
+      select true from {schema}.queue_group g
+      where g.queue = of_queue and g.group_id between of_group and of_group and of_job = any ({claimed_jobs_g})
+      limit 1) then 'started' else status end
 $$;

@@ -2,12 +2,11 @@
 //! (P2, P3).
 
 use sqlx::PgConnection;
-use tokio::task::JoinHandle;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
-    begin, commit, enqueue, enqueue_delayed, lock_group, lock_job, number, pid, rollback, run,
+    begin, commit, enqueue, enqueue_delayed, lock_group, lock_job, number, rollback, run,
 };
 use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
 
@@ -15,40 +14,6 @@ use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
 const DEAD: &str = "dead";
 /// What makes a statement ask for the queue of a job that it locks by its id.
 const ASKS_AGAIN: &str = " and j.queue = any (array[of_queue])";
-
-/// Puts a piece of text into a function of the schema, and takes others out of it.
-async fn rewrite(scene: &Scene, function: &str, replace: &[(&str, &str)]) {
-    let sql = format!(
-        "select pg_get_functiondef(p.oid) from pg_proc p \
-         where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
-    );
-    let mut session = scene.session().await;
-    let mut text: String =
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap();
-    for (old, new) in replace {
-        assert!(text.contains(old), "{function} has no {old}");
-        text = text.replace(old, new);
-    }
-    scene.run(&text).await;
-}
-
-/// Begins a claim in the background. It waits at the gate.
-async fn claim_at_gate(scene: &Scene) -> JoinHandle<PgConnection> {
-    let mut worker = scene.session().await;
-    let worker_pid = pid(&mut worker).await;
-    let claim = format!(
-        "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
-         '-infinity', '-infinity', '-infinity', 10, 10, 1000000, true, true)"
-    );
-    let claiming = tokio::spawn(async move {
-        begin(&mut worker).await;
-        number(&mut worker, &claim).await;
-        commit(&mut worker).await;
-        worker
-    });
-    scene.until_waits(worker_pid, "advisory").await;
-    claiming
-}
 
 /// Moves what waits in the queue, up to `n` jobs. Returns how many it moved.
 async fn move_waiting(conn: &mut PgConnection, n: i64) -> i64 {
@@ -73,8 +38,8 @@ async fn a_claim_that_read_a_job_before_its_move_does_not_start_it() {
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }
-        rewrite(&scene, "read_heads", &replace).await;
-        let claiming = claim_at_gate(&scene).await;
+        scene.rewrite("read_heads", &replace).await;
+        let claiming = scene.claim_at_gate().await;
         let mut mover = scene.session().await;
         assert_eq!(move_waiting(&mut mover, 10).await, 1);
         scene.open_gate().await;
@@ -97,8 +62,8 @@ async fn a_follower_that_was_moved_ends_the_turn_before_it() {
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }
-        rewrite(&scene, "start_turns", &replace).await;
-        let claiming = claim_at_gate(&scene).await;
+        scene.rewrite("start_turns", &replace).await;
+        let claiming = scene.claim_at_gate().await;
         // The head is locked by the claim.
         let mut mover = scene.session().await;
         assert_eq!(move_waiting(&mut mover, 10).await, 1);
@@ -126,8 +91,8 @@ async fn an_adopter_leaves_the_flag_of_a_job_that_was_moved() {
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }
-        rewrite(&scene, "adopt", &replace).await;
-        let claiming = claim_at_gate(&scene).await;
+        scene.rewrite("adopt", &replace).await;
+        let claiming = scene.claim_at_gate().await;
         let mut mover = scene.session().await;
         assert_eq!(move_waiting(&mut mover, 10).await, 2);
         scene.open_gate().await;
@@ -148,7 +113,7 @@ async fn what_a_moved_job_stood_for_is_flagged() {
         let ids = enqueue(&mut producer, &["g", "g"]).await;
         if wrong {
             let flags = "update job j set flagged = true where j.id = next.id;";
-            rewrite(&scene, "leave_group", &[(flags, "")]).await;
+            scene.rewrite("leave_group", &[(flags, "")]).await;
         }
         let mut mover = scene.session().await;
         assert_eq!(move_waiting(&mut mover, 1).await, 1);
@@ -179,7 +144,7 @@ async fn what_dead_letters_that_are_redriven_stood_for_is_flagged() {
         scene.run(&format!("update seriatim.job set moved_from = '{DEAD}'")).await;
         if wrong {
             let flags = "update job j set flagged = true where j.id = next.id;";
-            rewrite(&scene, "leave_group", &[(flags, "")]).await;
+            scene.rewrite("leave_group", &[(flags, "")]).await;
         }
         let mut operator = scene.session().await;
         assert_eq!(redrive(&mut operator, &[ids[2], ids[0]]).await, 2);

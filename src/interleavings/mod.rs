@@ -20,6 +20,7 @@ mod heads;
 mod late_commits;
 mod limits;
 mod new_groups;
+mod operators;
 mod pauses;
 mod plans;
 mod prefetch;

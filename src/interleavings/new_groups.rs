@@ -5,6 +5,7 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_job, number, pid, rollback, run,
 };
+use crate::interleavings::support::steps::succeeded;
 
 #[tokio::test]
 async fn a_flag_between_the_insert_and_the_heads_is_not_passed() {
@@ -167,4 +168,46 @@ async fn an_adopter_looks_again_behind_its_groups_lock() {
     assert_eq!(claimed.iter().map(|claim| claim.job).collect::<Vec<_>>(), [job]);
     assert_eq!(scene.number("select count(*) from seriatim.queue_group").await, 1);
     scene.end().await;
+}
+
+/// The first flag of a new group stays until its job's end. A claim that read it just before that
+/// finds the group's row free, and due later than the flag.
+#[tokio::test]
+async fn a_flag_that_went_with_its_job_moves_no_group_up_the_line() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let (first, second) = (scene.enqueue("g").await, scene.enqueue("g").await);
+        let an_hour_ago = "run_at = now() - interval '1 h', turn_at = now() - interval '1 h'";
+        scene.run(&format!("update seriatim.job set {an_hour_ago}")).await;
+        let mut worker = scene.session().await;
+        let claim = scene.claim_one(&mut worker).await;
+        assert!(claim.job == first && scene.flagged(first).await);
+        let held = scene.hold(&mut worker, &claim).await;
+        scene.close_gate().await;
+        // At first it takes all flags for those of new groups.
+        let (reads, gate) =
+            ("looked := true;", "if looked then perform public.pass_gate(); end if;");
+        let with_gate = format!("{gate} {reads}");
+        let mut replace = vec![(reads, with_gate.as_str())];
+        if wrong {
+            replace.push((
+                "coalesce(j.flagged, false);\n        continue when",
+                "true;\n continue when",
+            ));
+        }
+        scene.rewrite("adopt", &replace).await;
+        let claiming = scene.claim_at_gate().await;
+        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        commit(&mut worker).await;
+        scene.open_gate().await;
+        claiming.await.unwrap();
+        // Wrong: it is before all that waited for less than an hour, and so has the slot.
+        assert_eq!(scene.is_claimed(second).await, wrong);
+        if !wrong {
+            let since = "select count(*) from seriatim.queue_group where ready_at > now() - interval '1 min'";
+            assert_eq!(scene.number(since).await, 1, "since the end of the first job");
+            assert_eq!(scene.drain().await, [second]);
+        }
+        scene.end().await;
+    }
 }

@@ -85,6 +85,20 @@ impl Session {
         format!("\"{}\".\"{name}\"", self.client.schema().replace('"', "\"\""))
     }
 
+    /// Returns what a [`JobLine`] is made of: no more, as an observer may read no more.
+    fn raw(&self) -> String {
+        let (state, claim) = (self.table("job_state"), self.table("claim_of"));
+        let since = format!(
+            "(select c.started_at from {claim}(j.queue, j.group_id, j.id) c where j.finished_at is null)"
+        );
+        format!(
+            "j.id, j.queue, j.group_id, {state}(j.status, j.queue, j.group_id, j.id) as status, j.name, \
+             j.reference, j.attempts + ({since} is not null)::integer as attempts, j.attempts_forgiven, \
+             j.max_attempts, j.created_at, j.run_at, coalesce({since}, j.last_started_at) as last_started_at, \
+             j.finished_at, j.error"
+        )
+    }
+
     /// Returns jobs of a queue, the newest first. It looks at [`LOOK_AT`] jobs of the schema.
     pub(crate) async fn jobs(&self, list: &JobList) -> Result<JobPage, Failure> {
         let JobList { queue, group, status, name, reference, since, before, limit } = list;
@@ -155,20 +169,6 @@ impl Session {
 pub(crate) struct Look {
     pub(crate) jobs: Vec<JobLine>,
     pub(crate) now: DateTime<Utc>,
-}
-
-/// Returns what a [`JobLine`] is made of: no more, as an observer may read no more.
-fn raw(&self) -> String {
-    let (state, claim) = (self.table("job_state"), self.table("claim_of"));
-    let since = format!(
-        "(select c.started_at from {claim}(j.queue, j.group_id, j.id) c where j.finished_at is null)"
-    );
-    format!(
-        "j.id, j.queue, j.group_id, {state}(j.status, j.queue, j.group_id, j.id) as status, j.name, \
-             j.reference, j.attempts + ({since} is not null)::integer as attempts, j.attempts_forgiven, \
-             j.max_attempts, j.created_at, j.run_at, coalesce({since}, j.last_started_at) as last_started_at, \
-             j.finished_at, j.error"
-    )
 }
 
 impl Session {

@@ -371,8 +371,8 @@ impl Database {
         let sql = self.sql(
             "select d.queued + over.n, d.delayed, d.started::int8 - over.n
              from {schema}.queue_depth($1) d cross join lateral (
-               select ((select coalesce(sum(c.batch_size), 0) from (
-                   select g.batch_size, g.claimed_by, g.ready_at from {schema}.queue_group g
+               select ((select coalesce(sum(c.jobs), 0) from (
+                   select coalesce(cardinality(g.batch), 1) as jobs, g.claimed_by, g.ready_at from {schema}.queue_group g
                    where g.queue = $1 and g.job_id is not null limit 10001) c
                  where c.claimed_by is null and c.ready_at <= clock_timestamp())
                + (select count(*) from (

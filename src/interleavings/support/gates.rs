@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use sqlx::PgConnection;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::interleavings::support::scene::{PATIENCE, Scene};
+use crate::interleavings::support::session::{Q, begin, commit, number, pid};
 
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
@@ -38,6 +41,50 @@ impl Scene {
 
     pub(in crate::interleavings) async fn open_gate(&self) {
         self.run(&format!("select pg_advisory_unlock({GATE})")).await;
+    }
+
+    /// Puts a piece of text into a function of the schema, and takes others out of it.
+    pub(in crate::interleavings) async fn rewrite(&self, function: &str, replace: &[(&str, &str)]) {
+        let sql = format!(
+            "select pg_get_functiondef(p.oid) from pg_proc p \
+             where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
+        );
+        let mut session = self.session().await;
+        let mut text: String =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap();
+        for (old, new) in replace {
+            assert!(text.contains(old), "{function} has no {old}");
+            text = text.replace(old, new);
+        }
+        self.run(&text).await;
+    }
+
+    /// Begins a claim in the background. It waits at the gate.
+    pub(in crate::interleavings) async fn claim_at_gate(&self) -> JoinHandle<PgConnection> {
+        let claim = format!(
+            "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
+             '-infinity', '-infinity', '-infinity', 10, 10, 1000000, true, true)"
+        );
+        let claiming = self.at_gate(claim).await;
+        tokio::spawn(async move { claiming.await.unwrap().1 })
+    }
+
+    /// Runs a query for a number in the background, in a transaction of its own. It waits at the
+    /// gate.
+    pub(in crate::interleavings) async fn at_gate(
+        &self,
+        sql: String,
+    ) -> JoinHandle<(i64, PgConnection)> {
+        let mut session = self.session().await;
+        let waits = pid(&mut session).await;
+        let running = tokio::spawn(async move {
+            begin(&mut session).await;
+            let answer = number(&mut session, &sql).await;
+            commit(&mut session).await;
+            (answer, session)
+        });
+        self.until_waits(waits, "advisory").await;
+        running
     }
 
     pub(in crate::interleavings) async fn until_gone(&self, pid: i32) {

@@ -13,7 +13,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually,
+    Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, eventually,
     handler_with, held_up, jobs_where, queue, until_jobs, value,
 };
 
@@ -152,7 +152,7 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
     gate.pass(500);
     let release = tokio::time::timeout(PATIENCE, released.recv()).await;
     assert!(release.is_ok(), "no prefetched job was released");
-    until_jobs(new.pool(), "status = 'started'", 4).await;
+    until_jobs(new.pool(), STARTED, 4).await;
 
     gate.pass(1_000);
     drained(new.pool(), "q").await;

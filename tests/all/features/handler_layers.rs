@@ -252,7 +252,7 @@ async fn each_ended_attempt_is_told_after_its_commit() {
             "create function slow() returns trigger language plpgsql as $$ begin
                perform pg_sleep(0.05); return null; end $$;
              create constraint trigger slow after update on seriatim.job initially deferred
-               for each row when (old.status = 'started') execute function slow()",
+               for each row when (old.attempts < new.attempts) execute function slow()",
         )
         .await;
         let (builder, mut events) = with_events(&database).await;

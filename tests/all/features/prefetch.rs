@@ -9,17 +9,21 @@ use chrono::Utc;
 use serde_json::json;
 use seriatim::testing::TestDatabase;
 use seriatim::{Hold, NewJob, Running};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::support::{
-    Errors, Gate, PATIENCE, database, drained, eventually, groups_where, handler_with, jobs_where,
-    nothing_remains, processor, queue, size,
+    Errors, Gate, PATIENCE, STARTED, database, drained, eventually, groups_where, handler_with,
+    jobs_where, nothing_remains, processor, queue, size,
 };
 
 const SLOTS: usize = 2;
 /// Claims: a group's turn is one.
-const STARTED: &str = "select count(distinct coalesce(group_id, id::text)) from seriatim.job where status = 'started'";
+const CLAIMS: &str = "select count(distinct coalesce(group_id, id::text)) from seriatim.job \
+    where seriatim.job_state(status, queue, group_id, id) = 'started'";
+/// The attempts of a job that were begun: one of a group is counted when it has ended.
+const BEGUN: &str =
+    "attempts + (select count(c.started_at) from seriatim.claim_of(queue, group_id, id) c)";
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
 /// With a turn of one job, and of some.
 const KINDS: [(Hold, usize); 4] = [(HOLDS[0], 1), (HOLDS[0], 2), (HOLDS[1], 1), (HOLDS[1], 2)];
@@ -78,9 +82,11 @@ impl Bench {
     /// How many claims wait while all slots are stuck: not those that have ended, which may not be
     /// recorded yet.
     async fn waiting(&self, pool: &PgPool) -> usize {
-        let claims = "select array_agg(id) from seriatim.job where status = 'started' \
-            group by coalesce(group_id, id::text)";
-        let claims: Vec<Vec<i64>> = sqlx::query_scalar(claims).fetch_all(pool).await.unwrap();
+        let claims = format!(
+            "select array_agg(id) from seriatim.job where {STARTED} group by coalesce(group_id, id::text)"
+        );
+        let claims: Vec<Vec<i64>> =
+            sqlx::query_scalar(AssertSqlSafe(claims)).fetch_all(pool).await.unwrap();
         let ran = self.ran.lock().unwrap();
         claims.iter().filter(|jobs| !jobs.iter().any(|job| ran.contains_key(job))).count()
     }
@@ -133,16 +139,18 @@ async fn jobs_whose_slots_stay_taken_run_elsewhere_as_new() {
         let second = other.start(&database, kind).await;
         // All but the two, and what is behind those.
         let left = "select count(*) from seriatim.job j where j.finished_at is null and not exists (select \
-        from seriatim.job s where s.status = 'started' and (s.id = j.id or s.group_id = j.group_id))";
+        from seriatim.job s where seriatim.job_state(s.status, s.queue, s.group_id, s.id) = 'started' and (s.id = j.id or s.group_id = j.group_id))";
         eventually(pool, left, 0_i64).await;
-        eventually(pool, STARTED, 2_i64).await;
+        eventually(pool, CLAIMS, 2_i64).await;
         eventually(pool, left, 0_i64).await;
         assert_eq!(stuck.held.load(Ordering::SeqCst), SLOTS);
         assert_eq!(
             jobs_where(
                 pool,
-                "history <> '[]' \
-        or attempts <> (status <> 'queued')::integer"
+                &format!(
+                    "history <> '[]' or {BEGUN} <> \
+                     (seriatim.job_state(status, queue, group_id, id) <> 'queued')::integer"
+                )
             )
             .await,
             0
@@ -170,7 +178,7 @@ async fn a_shutdown_leaves_jobs_that_were_not_begun_as_they_were() {
         let running = bench.start(&database, kind).await;
         bench.prefetches(pool).await;
         let ended = tokio::spawn(async move { running.shutdown(PATIENCE).await });
-        eventually(pool, STARTED, 2_i64).await;
+        eventually(pool, CLAIMS, 2_i64).await;
         bench.unstick();
         let report = ended.await.unwrap();
         assert_eq!((report.released, report.lost), (0, 0), "{report:?}");
@@ -228,7 +236,14 @@ async fn leased_jobs_that_cannot_be_given_back_go_back_later() {
     while bench.waiting(pool).await > 0 {
         assert!(Instant::now() < deadline, "they stay claimed");
     }
-    assert_eq!(jobs_where(pool, "status = 'queued' and (attempts, history) <> (0, '[]')").await, 0);
+    assert_eq!(
+        jobs_where(
+            pool,
+            &format!("not {STARTED} and finished_at is null and ({BEGUN}, history) <> (0, '[]')")
+        )
+        .await,
+        0
+    );
     bench.unstick();
     drained(pool, "q").await;
     assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
@@ -242,7 +257,7 @@ async fn leased_jobs_not_given_back_by_a_stop_are_taken_over() {
     let running = bench.start(&database, LONG).await;
     let locks = locked(pool, &bench).await;
     running.shutdown(Duration::from_millis(100)).await;
-    assert!(jobs_where(pool, "status = 'started'").await > 0);
+    assert!(jobs_where(pool, STARTED).await > 0);
     locks.rollback().await.unwrap();
     let _running = Bench::default().start(&database, LONG).await;
     drained(pool, "q").await;
@@ -271,9 +286,15 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
         let sticky = (0..30).map(|_| like(NewJob::new("q", "sticks")));
         seriatim::enqueue_many(pool, sticky).await.unwrap();
         until(|| bench.held.load(Ordering::SeqCst) == SLOTS).await;
-        eventually(pool, STARTED, 2_i64).await;
+        eventually(pool, CLAIMS, 2_i64).await;
         assert_eq!(
-            jobs_where(pool, "status = 'queued' and attempts <> 0 or history <> '[]'").await,
+            jobs_where(
+                pool,
+                &format!(
+                    "not {STARTED} and finished_at is null and {BEGUN} <> 0 or history <> '[]'"
+                )
+            )
+            .await,
             0
         );
         bench.gate.pass(30);
@@ -306,7 +327,7 @@ async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
                return seriatim.hold_job_of_its_own(of_job, with_token); \
              end $$"
         );
-        sqlx::raw_sql(sqlx::AssertSqlSafe(hold)).execute(pool).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(hold)).execute(pool).await.unwrap();
         let bench = Bench::default();
         let running = bench.start(&database, (Hold::Transaction, turn)).await;
         let failed = "select last_value >= 3 and is_called from public.failed";

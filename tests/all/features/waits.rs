@@ -11,8 +11,8 @@ use seriatim::{ActiveJob, Client, Hold, JobError, NewJob, OutOfAttempts, QueueOp
 use sqlx::PgPool;
 
 use crate::support::{
-    by_hand, database, drained, ended, enqueue, handler_with, processor, queue, until_groups,
-    until_jobs, value,
+    STARTED, by_hand, database, drained, ended, enqueue, handler_with, processor, queue,
+    until_groups, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
@@ -250,7 +250,7 @@ async fn a_take_over_waits_since_it_could_be() {
         age(pool, 10, "true").await;
         let lost = Receive::new("q").max(2).visibility(Duration::ZERO);
         assert_eq!(client.receive(pool, lost).await.unwrap().len(), 2);
-        until_jobs(pool, "status = 'started'", 2).await;
+        until_jobs(pool, STARTED, 2).await;
         let witness = Witness::new(pool);
         let handler = handler_with(witness.clone(), async |witness: Witness, job, data| {
             let whole = job.lane_wait() + job.slot_wait();

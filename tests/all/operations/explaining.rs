@@ -12,8 +12,8 @@ use sqlx::PgPool;
 use tokio::time::Instant;
 
 use crate::support::{
-    Log, PATIENCE, by_hand, database, ended, enqueue, handler_with, job_of, job_when, processor,
-    queue, until_jobs, value,
+    Log, PATIENCE, UNSEEN, by_hand, database, ended, enqueue, handler_with, job_of, job_when,
+    processor, queue, until_jobs, value,
 };
 
 async fn explained(pool: &PgPool, job: i64) -> JobExplanation {
@@ -99,7 +99,7 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     // An adopter shares the row: from then on a set of transactions is written there.
     let second = enqueue(pool, "q", "account-42", 2).await;
     let third = enqueue(pool, "q", "account-42", 3).await;
-    until_jobs(pool, "flagged", 0).await;
+    until_jobs(pool, UNSEEN, 0).await;
     let waits = explained(pool, second).await;
     let start =
         format!("job {second} waits behind job {first} of group \"account-42\", which is running");
@@ -272,11 +272,12 @@ async fn a_claim_without_a_session_and_a_suspected_one_are_told() {
         format!(
             "insert into seriatim.processor (id, node, host, pid, server_started_at) \
              values (7, 'web-1', 'a', 4711, now());
-             update seriatim.job set status = 'started', flagged = false, attempts = 2, last_started_at = now();
-             update seriatim.job set claim = gen_random_uuid(), lease_until = now() + interval '1 min', claimed_by = 7 \
+             update seriatim.job set flagged = false, attempts = 1;
+             update seriatim.job set status = 'started', attempts = 2, last_started_at = now(), \
+               claim = gen_random_uuid(), lease_until = now() + interval '1 min', claimed_by = 7 \
              where id = {ungrouped};
-             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by) \
-             values ('q', 'g', now() + interval '1 min', {first}, gen_random_uuid(), {first}, 7)"
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by, started_at) \
+             values ('q', 'g', now() + interval '1 min', {first}, gen_random_uuid(), {first}, 7, now())"
         ),
     )
     .await;
@@ -357,10 +358,9 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
             "insert into seriatim.processor (id, node, host, pid, presence_key, server_started_at, queues) \
              values (8, 'web-2', 'b', 4712, 99, now(), '{{q}}');
              delete from seriatim.queue_group;
-             update seriatim.job set status = 'started', flagged = false, attempts = 1, last_started_at = now() \
-             where id = {stuck};
-             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by) \
-             values ('q', 'stuck', now() + interval '1 min', {stuck}, gen_random_uuid(), {stuck}, 8)"
+             update seriatim.job set flagged = false where id = {stuck};
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by, started_at) \
+             values ('q', 'stuck', now() + interval '1 min', {stuck}, gen_random_uuid(), {stuck}, 8, now())"
         ),
     )
     .await;
@@ -462,10 +462,10 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     by_hand(
         pool,
         format!(
-            "update seriatim.job set status = 'started', flagged = false, attempts = 1, last_started_at = now();
-             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) values \
-             ('q', 'g', now() - interval '90 s', {job}, gen_random_uuid(), {job}), \
-             ('q', 'h', now() - interval '1 s', {alone}, gen_random_uuid(), {alone})"
+            "update seriatim.job set flagged = false;
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, started_at) values \
+             ('q', 'g', now() - interval '90 s', {job}, gen_random_uuid(), {job}, now()), \
+             ('q', 'h', now() - interval '1 s', {alone}, gen_random_uuid(), {alone}, now())"
         ),
     )
     .await;

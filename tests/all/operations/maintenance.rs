@@ -11,8 +11,8 @@ use seriatim::{
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, FnHandler, by_hand, database, ended, eventually, handler, job, job_of, jobs_where,
-    nothing_remains, processor, queue, until_jobs, value,
+    Errors, FnHandler, STARTED, by_hand, database, ended, eventually, handler, job, job_of,
+    jobs_where, nothing_remains, processor, queue, until_jobs, value,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -136,7 +136,7 @@ async fn what_is_never_kept_goes_with_its_settle() {
             cancels = vec![jobs[0].id(), jobs[2].id(), jobs[3].id()];
         }
     }
-    until_jobs(pool, "status = 'started' and data = '\"cancelled\"'", 3).await;
+    until_jobs(pool, &format!("{STARTED} and data = '\"cancelled\"'"), 3).await;
     for id in cancels {
         Client::default().cancel(pool, id).await.unwrap();
     }

@@ -198,10 +198,8 @@ async fn what_a_collection_takes() {
     // A third rests, a third runs as far as a count can see.
     let mixed =
         "update seriatim.queue_group set ready_at = now() + interval '1 h' where head_id % 3 = 0;
-        update seriatim.queue_group set claim = gen_random_uuid(), job_id = head_id,
-            ready_at = now() + interval '1 h' where head_id % 3 = 1;
-        update seriatim.job set status = 'started', last_started_at = now()
-            where id in (select job_id from seriatim.queue_group where job_id is not null)";
+        update seriatim.queue_group set claim = gen_random_uuid(), job_id = head_id, started_at = now(),
+            ready_at = now() + interval '1 h' where head_id % 3 = 1";
     for (state, change) in
         [("flagged", "select"), ("all ready", adopted), ("ready, resting, running", mixed)]
     {

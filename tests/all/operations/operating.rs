@@ -304,10 +304,10 @@ async fn is_cleared_of_suspicion(presence: bool, lease: Duration) {
 const CLAIMS: &str = "
 insert into seriatim.processor (id, node, server_started_at)
 values (1, 'dead', now()), (2, 'dead', now()), (3, 'alive', now());
-insert into seriatim.job (id, queue, group_id, data, status, attempts, last_started_at)
-select n, 'q', 'g' || n, 'null', 'started', 1, now() from generate_series(1, 3) n;
-insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by)
-select 'q', 'g' || n, now() + interval '1 h', n, gen_random_uuid(), n, n from generate_series(1, 3) n;
+insert into seriatim.job (id, queue, group_id, data)
+select n, 'q', 'g' || n, 'null' from generate_series(1, 3) n;
+insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by, started_at)
+select 'q', 'g' || n, now() + interval '1 h', n, gen_random_uuid(), n, n, now() from generate_series(1, 3) n;
 insert into seriatim.job (id, queue, data, status, attempts, last_started_at, claim, claimed_by, lease_until)
 select n + 3, 'q', 'null', 'started', 1, now(), gen_random_uuid(), n, now() + interval '1 h'
 from generate_series(1, 3) n;

@@ -12,7 +12,7 @@ use super::{queue, worker};
 use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
-    Gate, Log, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
+    Gate, Log, UNSEEN, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
     nothing_remains, processor, size, until_jobs,
 };
 
@@ -195,7 +195,7 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     enqueue(pool, "q", "g", "waits").await;
     enqueue(pool, "q", "g", "behind it").await;
     log.wait_for(1).await;
-    until_jobs(pool, "flagged", 0).await;
+    until_jobs(pool, UNSEEN, 0).await;
     let mut adopter = database.connect().await.unwrap();
     sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q g', 0))")
         .execute(&mut adopter)

@@ -209,23 +209,42 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     nothing_remains(pool).await;
     repaired(&errors, 4).await;
 
-    for status in ["queued", "started"] {
-        by_hand(
-            pool,
-            format!(
-                "update seriatim.job set status = '{status}', finished_at = null, result = null \
-                 where id in ({unflagged}, {})",
-                ids[1]
-            ),
+    let set_back = |status: &str, jobs: &[i64]| {
+        format!(
+            "update seriatim.job set status = '{status}', finished_at = null, result = null \
+             where id = any (array{jobs:?})"
         )
-        .await;
-        for id in [unflagged, ids[1]] {
-            let job = job_when(pool, id, |job| job.result.is_some()).await;
-            assert_eq!(job.status, JobStatus::Succeeded, "set back to {status}");
-        }
+    };
+    let both = [unflagged, ids[1]];
+    // Started without a claim, a job of a group would be stranded for good: that is no state of it.
+    let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(set_back("started", &both)));
+    let refused = refused.execute(pool).await.unwrap_err();
+    assert!(refused.to_string().contains("job_sound"), "{refused}");
+    by_hand(pool, set_back("queued", &both)).await;
+    for id in both {
+        let job = job_when(pool, id, |job| job.result.is_some()).await;
+        assert_eq!(job.status, JobStatus::Succeeded, "set back");
     }
     nothing_remains(pool).await;
-    repaired(&errors, 8).await;
+    repaired(&errors, 6).await;
+
+    // Claims that nobody has: of a job that has ended, and of one that has not.
+    by_hand(
+        pool,
+        format!(
+            "{};
+             insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, started_at) \
+             select queue, group_id, now(), id, gen_random_uuid(), id, now() from seriatim.job \
+             where id = any (array{both:?})",
+            set_back("queued", &both[1..])
+        ),
+    )
+    .await;
+    let job = job_when(pool, ids[1], |job| job.result.is_some()).await;
+    // Twice before: the claim is an attempt, and it was lost.
+    assert_eq!((job.status, job.attempts), (JobStatus::Succeeded, 4));
+    nothing_remains(pool).await;
+    repaired(&errors, 6).await;
 }
 
 #[tokio::test]

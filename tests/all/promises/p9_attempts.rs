@@ -26,10 +26,15 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
             queue("q"),
             handler_with((log.clone(), outside), async |(log, outside), job, _| {
                 let id = job.id();
-                // As another session sees it, without waiting for the lock of this one.
+                // As another session sees it, without waiting for the lock of this one. A job with
+                // a group is not written at its start: its group's row says it.
                 let row = format!(
-                    "select concat_ws(' ', status, attempts, last_started_at <= clock_timestamp())
-                         from seriatim.job where id = {id}"
+                    "select concat_ws(' ', case when g.started_at is null then j.status else 'started' end,
+                           j.attempts + (g.started_at is not null)::integer,
+                           coalesce(g.started_at, j.last_started_at) <= clock_timestamp())
+                         from seriatim.job j left join seriatim.queue_group g
+                           on (g.queue, g.group_id, g.job_id) = (j.queue, j.group_id, j.id)
+                         where j.id = {id}"
                 );
                 log.add(value::<String>(&outside, row).await);
                 if job.attempt() < 3 {

@@ -209,12 +209,12 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
     let again = "update \"seriatim\".\"migration\" set functions = null";
     let changes = [
         (
-            "update seriatim.migration set functions = jsonb_set(functions, '{hold_next()}', '\"00\"')",
-            "function hold_next() (another build made it)",
+            "update seriatim.migration set functions = jsonb_set(functions, '{receiver_may_retire()}', '\"00\"')",
+            "function receiver_may_retire() (another build made it)",
         ),
         (
-            "update seriatim.migration set functions = functions - 'hold_next()'",
-            "function hold_next() (another build made it)",
+            "update seriatim.migration set functions = functions - 'receiver_may_retire()'",
+            "function receiver_may_retire() (another build made it)",
         ),
         (
             "update seriatim.migration set functions = functions || '{\"of_another()\": \"00\"}'",
@@ -225,7 +225,10 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
              as $$ select now() $$",
             "function server_since() (it was changed by hand)",
         ),
-        ("drop function seriatim.hold_next()", "function hold_next() (it was dropped)"),
+        (
+            "drop function seriatim.receiver_may_retire()",
+            "function receiver_may_retire() (it was dropped)",
+        ),
         ("drop view seriatim.stopped", "view stopped (it was dropped)"),
     ];
     let bodies = "select string_agg(proname || prosrc, '' order by proname) from pg_proc \

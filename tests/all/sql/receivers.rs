@@ -9,8 +9,8 @@ use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, enqueue, handler_with, job, jobs_where, processor,
-    queue, value,
+    Log, STARTED, by_hand, database, drained, ended, enqueue, handler_with, job, jobs_where,
+    processor, queue, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -319,8 +319,9 @@ async fn several_requests_are_received_for_and_share_no_group() {
     for (job, n) in received.iter().zip([0, 1, 2, 3, 0, 0, 1, 2, 3, 0]) {
         assert_eq!((&job.data, job.attempt), (&json!(n), 1));
     }
-    let started = jobs_where(pool, "status = 'started'").await;
-    let untouched = jobs_where(pool, "status = 'queued' and attempts = 0").await;
+    let started = jobs_where(pool, STARTED).await;
+    let untouched =
+        jobs_where(pool, &format!("not {STARTED} and status = 'queued' and attempts = 0")).await;
     assert_eq!((started, untouched), (10, 6));
     assert!(receive(pool, what.clone()).await.is_empty(), "their groups are taken");
     let receipts: Vec<_> = received.iter().map(|job| job.receipt).collect();

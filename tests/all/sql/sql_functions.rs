@@ -451,7 +451,8 @@ async fn what_is_no_receipt_hurts_no_other() {
             sqlx::query_scalar(sql).bind(&receipts).fetch_one(pool).await.unwrap();
         assert_eq!(answers, [expected; 2]);
     }
-    let counted = "select array_agg(attempts - attempts_forgiven order by id) from seriatim.job where status = 'queued'";
+    let counted = "select array_agg(attempts - attempts_forgiven order by id) from seriatim.job \
+         where seriatim.job_state(status, queue, group_id, id) = 'queued'";
     assert_eq!(value::<Vec<i32>>(pool, counted).await, [0, 0]);
     let many = "select count(*) from seriatim.ack_many(array_fill(''::text, array[1001]))";
     let error = sqlx::query(many).fetch_one(pool).await.unwrap_err();

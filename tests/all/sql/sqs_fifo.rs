@@ -134,7 +134,7 @@ async fn visibility_can_be_renewed_for_longer_than_twelve_hours() {
     let pool = database.pool();
     enqueue(pool, "q", "g", 1).await;
     let received = receive(pool, Receive::new("q")).await.remove(0);
-    let ago = "update seriatim.job set last_started_at = now() - interval '13 h'";
+    let ago = "update seriatim.queue_group set started_at = now() - interval '13 h'";
     by_hand(pool, ago).await;
     let half_a_day = Duration::from_hours(12);
     client().extend(pool, &received.receipt, half_a_day).await.unwrap();

@@ -265,6 +265,12 @@ pub async fn by_hand(pool: &PgPool, sql: impl Into<String>) {
         .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
+/// Whether a claim names a job. A job with a group does not say so itself.
+pub const STARTED: &str = "seriatim.job_state(status, queue, group_id, id) = 'started'";
+
+/// Whether no worker has seen a job's flag. One that runs may keep its own until its attempt ends.
+pub const UNSEEN: &str = "flagged and seriatim.job_state(status, queue, group_id, id) <> 'started'";
+
 /// A query's one value.
 pub async fn value<T>(pool: &PgPool, sql: impl Into<String>) -> T
 where

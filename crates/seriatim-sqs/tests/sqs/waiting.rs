@@ -127,7 +127,11 @@ async fn what_was_claimed_for_a_client_that_hung_up_is_released() {
     let all = json!({"WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
     assert_eq!(bodies(&sqs.receive_with(&url, all).await), ["1", "2"]);
     assert_eq!(
-        sqs.number("select max(attempts - attempts_forgiven)::int8 from seriatim.job").await,
+        sqs.number(
+            "select max(attempts - attempts_forgiven + (select count(c.started_at)
+               from seriatim.claim_of(queue, group_id, id) c))::int8 from seriatim.job"
+        )
+        .await,
         1
     );
     sqs.end().await;

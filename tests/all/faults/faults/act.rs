@@ -292,13 +292,25 @@ impl Driver {
     }
 
     async fn delete_a_job(&mut self, begin: Time) {
-        let deleted: Result<Option<(String, bool)>, _> = sqlx::query_as(
-            "delete from seriatim.job where id in (select id from seriatim.job
-             where status = 'queued' and attempts = 0 order by random() limit 1 for update skip locked)
-             returning data->>'name', flagged",
-        )
-        .fetch_optional(&self.pool)
-        .await;
+        // One that waits: whether a claim names it is known once it is locked.
+        let waiting = async {
+            let mut tx = self.pool.begin().await?;
+            let locked: Option<i64> = sqlx::query_scalar(
+                "select id from seriatim.job
+                 where seriatim.job_state(status, queue, group_id, id) = 'queued' and attempts = 0
+                 order by random() limit 1 for update skip locked",
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let deleted = sqlx::query_as(
+                "delete from seriatim.job where id = any (seriatim.unclaimed(array[$1::int8]))
+                 returning data->>'name', flagged",
+            );
+            let deleted = deleted.bind(locked).fetch_optional(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(deleted)
+        };
+        let deleted: Result<Option<(String, bool)>, sqlx::Error> = waiting.await;
         if let Ok(Some((name, flagged))) = deleted {
             let job = Name(name.clone());
             let leave = Event::Leave { job, left: Left::Cancelled, begin, end: Some(now()) };

@@ -214,11 +214,13 @@ pub async fn sabotage(pool: &PgPool, how: Option<Sabotage>) -> std::convert::Inf
         }
         Some(Sabotage::Delete) => {
             "delete from seriatim.job where id in
-             (select max(id) from seriatim.job where status = 'queued' and attempts = 0)"
+             (select max(id) from seriatim.job where attempts = 0
+              and seriatim.job_state(status, queue, group_id, id) = 'queued')"
         }
         Some(Sabotage::Renumber) => {
             "update seriatim.job set id = default, flagged = true where id in
-             (select min(id) from seriatim.job where status = 'queued' and attempts = 0)"
+             (select min(id) from seriatim.job where attempts = 0
+              and seriatim.job_state(status, queue, group_id, id) = 'queued')"
         }
         Some(Sabotage::WriteOutside) | None => return std::future::pending().await,
     };

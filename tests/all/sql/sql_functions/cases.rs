@@ -64,11 +64,11 @@ pub const CASES: [(&str, &str); 31] = [
          enqueue d group=g -> new
          receive 3 group=g -> a.1 b.1 c.1
          receive 3 group=g ->
-         see select (data #>> '{}') || ' ' || batch_size from seriatim.queue_group g join seriatim.job j on j.id = job_id where g.queue = '{q}' -> a 3
+         see select (data #>> '{}') || ' ' || coalesce(cardinality(batch), 1) from seriatim.queue_group g join seriatim.job j on j.id = job_id where g.queue = '{q}' -> a 3
          ack b.1 -> done
          ack a.1 -> done
          receive 3 ->
-         see select (data #>> '{}') || ' ' || batch_size from seriatim.queue_group g join seriatim.job j on j.id = job_id where g.queue = '{q}' -> c 1
+         see select (data #>> '{}') || ' ' || coalesce(cardinality(batch), 1) from seriatim.queue_group g join seriatim.job j on j.id = job_id where g.queue = '{q}' -> c 1
          ack c.1 -> done
          receive 3 group=g -> d.1",
     ),
@@ -141,7 +141,7 @@ pub const CASES: [(&str, &str); 31] = [
          receive 2 ->
          enqueue c group=h -> new
          receive 2 -> c.1
-         sql update seriatim.job set run_at = now(), turn_at = now() where queue = '{q}' and status = 'queued'
+         sql update seriatim.job set run_at = now(), turn_at = now() where queue = '{q}' and seriatim.job_state(status, queue, group_id, id) = 'queued'
          lapse
          receive 1 -> a.2",
     ),
@@ -157,7 +157,7 @@ pub const CASES: [(&str, &str); 31] = [
          ack a.1 -> stale
          nack a.1 -> stale
          extend a.1 60 -> stale
-         see select status || ' ' || attempts from seriatim.job where queue = '{q}' -> started 2
+         see select seriatim.job_state(j.status, j.queue, j.group_id, j.id) || ' ' || j.attempts || ' ' || (g.started_at > j.last_started_at) from seriatim.job j join seriatim.queue_group g on job_id = id where j.queue = '{q}' -> started 1 true
          see select history -> 0 ->> 'kind' from seriatim.job where queue = '{q}' -> worker_lost
          ack a.2 -> done
          ack a.2 -> stale",
@@ -263,7 +263,7 @@ pub const CASES: [(&str, &str); 31] = [
          ack a.2 -> done
          nack b.2 3600 -> done
          receive 5 ->
-         sql update seriatim.job set run_at = now(), turn_at = now() where queue = '{q}' and status = 'queued'
+         sql update seriatim.job set run_at = now(), turn_at = now() where queue = '{q}' and seriatim.job_state(status, queue, group_id, id) = 'queued'
          receive 5 -> b.3
          nack b.3 -> done
          receive 5 -> b.4",
@@ -393,7 +393,7 @@ pub const CASES: [(&str, &str); 31] = [
          receive 5 ->
          lapse
          sql update seriatim.group_setting set paused_at = null where queue = '{q}'
-         sql update seriatim.job set flagged = true where queue = '{q}' and status = 'queued'
+         sql update seriatim.job set flagged = true where queue = '{q}' and seriatim.job_state(status, queue, group_id, id) = 'queued'
          receive 5 ->
          lapse
          receive 5 -> b.2

@@ -1,0 +1,235 @@
+//! What operators do to jobs that wait, beside the claims of those (P2).
+//!
+//! A claim writes nothing to the job of a group. So a statement of an operator may lock a job that
+//! was claimed since the statement began, and see it as it was. Whether a claim names it is asked
+//! in a later statement.
+
+use crate::interleavings::support::scene::Scene;
+use crate::interleavings::support::session::Q;
+use crate::interleavings::support::session::{begin, commit, number, pid, run};
+use crate::store::HoldAnswer;
+
+/// Where jobs are moved to, or came from.
+const OTHER: &str = "other";
+
+/// A request of an operator about the one job that there is.
+struct Request {
+    /// It returns how many jobs it changed.
+    sql: &'static str,
+    /// The function that locks the job, and what it asks of the job as it does.
+    locks: (&'static str, &'static str),
+    /// The function that looks for the claim then, and the words of that. Wrong: others.
+    looks: (&'static str, &'static str, &'static str),
+}
+
+const REQUESTS: [Request; 9] = [
+    Request {
+        sql: "select c.done::integer::bigint from seriatim.cancel($job) c",
+        locks: ("cancel", "j.id = cancel.job and j.status::text in ('queued', 'parked')"),
+        looks: ("cancel", "found and unclaimed(array[cancel.job]) <> '{}'", "found"),
+    },
+    Request {
+        sql: "select s.done::integer::bigint from seriatim.skip($job) s",
+        locks: ("skip", "j.id = skip.job and j.status::text in ('queued', 'failed')"),
+        looks: ("skip", " or locked = 'queued' and unclaimed(array[skip.job]) = '{}'", ""),
+    },
+    Request {
+        sql: "select r.done::integer::bigint from seriatim.run_now($job) r",
+        locks: ("run_now", "j.id = run_now.job and j.status::text in ('queued')"),
+        looks: ("run_now", " or unclaimed(array[run_now.job]) = '{}'", ""),
+    },
+    Request {
+        sql: "select seriatim.purge('q')",
+        locks: ("purge_groups", "(select true from claim_of(j.queue, j.group_id, j.id) c) is null"),
+        looks: ("cancel_jobs", ":= unclaimed(ids)", ":= coalesce(ids, '{}')"),
+    },
+    Request {
+        sql: "select seriatim.purge('q', 'g')",
+        locks: ("purge_groups", "(select true from claim_of(j.queue, j.group_id, j.id) c) is null"),
+        looks: ("cancel_jobs", ":= unclaimed(ids)", ":= coalesce(ids, '{}')"),
+    },
+    Request {
+        sql: "select cardinality(m.jobs)::bigint from seriatim.move_jobs(array[$job]::bigint[], 'other') m",
+        locks: ("move_jobs", "j.status::text in ('queued') and j.queue <> to_queue"),
+        looks: ("move_jobs", "unnest(unclaimed(locked))", "unnest(locked)"),
+    },
+    Request {
+        sql: "select seriatim.move_waiting('q', 'other', 10)",
+        locks: (
+            "move_waiting",
+            "j.queue = any (array[from_queue]) and j.status::text in ('queued')",
+        ),
+        looks: ("move_waiting", ":= unclaimed(one.ids)", ":= one.ids"),
+    },
+    Request {
+        sql: "select seriatim.discard_jobs(array[$job]::bigint[])",
+        locks: ("discard_jobs", "j.status::text in ('queued') and j.moved_from is not null"),
+        looks: ("discard_jobs", ":= unclaimed(discarded)", ":= discarded"),
+    },
+    Request {
+        sql: "select r.jobs from seriatim.redrive_jobs(array[$job]::bigint[]) r",
+        locks: ("redrive_jobs", "j.status::text in ('queued') and j.moved_from is not null"),
+        looks: ("redrive_jobs", ":= unclaimed(waiting)", ":= waiting"),
+    },
+];
+
+/// Returns whether a claim names the job, though it has ended or is of another queue.
+async fn is_broken(scene: &Scene, job: i64) -> bool {
+    let ended_or_gone = format!(
+        "select count(*) from seriatim.job where id = {job} and (finished_at is not null or queue <> '{Q}')"
+    );
+    scene.is_claimed(job).await && scene.number(&ended_or_gone).await == 1
+}
+
+#[tokio::test]
+async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
+    for Request { sql, locks: (locks, asks), looks: (looks, by, other) } in REQUESTS {
+        for wrong in [true, false] {
+            let scene = Scene::new().await;
+            let job = scene.enqueue("g").await;
+            if asks.contains("moved_from is not null") {
+                // A dead letter that waits in this queue.
+                scene.run(&format!("update seriatim.job set moved_from = '{OTHER}'")).await;
+            }
+            scene.close_gate().await;
+            let gate = if wrong {
+                // Wrong: it looks for the claim in the statement that locks.
+                scene.rewrite(looks, &[(by, other)]).await;
+                format!("{asks} and unclaimed(array[j.id]) <> '{{}}' and public.pass_gate()")
+            } else {
+                format!("{asks} and public.pass_gate()")
+            };
+            scene.rewrite(locks, &[(asks, &gate)]).await;
+            let operator = scene.at_gate(sql.replace("$job", &job.to_string())).await;
+            let mut worker = scene.session().await;
+            let claim = scene.claim_one(&mut worker).await;
+            scene.open_gate().await;
+            let (changed, _) = operator.await.unwrap();
+            if wrong {
+                assert_eq!(changed, 1, "{sql}");
+                // What makes a job due writes nothing to one that was. It says that it has.
+                assert!(is_broken(&scene, job).await || looks == "run_now", "{sql}");
+            } else {
+                assert_eq!((changed, scene.status(job).await.as_str()), (0, "started"), "{sql}");
+                scene.run_job(&mut worker, &claim).await;
+                assert_eq!(scene.status(job).await, "succeeded", "{sql}");
+            }
+            scene.end().await;
+        }
+    }
+}
+
+/// The job of the request that a claim overtook is cancelled by its worker.
+#[tokio::test]
+async fn a_cancel_behind_a_claim_is_a_request() {
+    let scene = Scene::new().await;
+    let job = scene.enqueue("g").await;
+    scene.close_gate().await;
+    let asks = REQUESTS[0].locks.1;
+    scene.rewrite("cancel", &[(asks, &format!("{asks} and public.pass_gate()"))]).await;
+    let cancel = format!("select requested::integer::bigint from seriatim.cancel({job})");
+    let operator = scene.at_gate(cancel).await;
+    let mut worker = scene.session().await;
+    let claim = scene.claim_one(&mut worker).await;
+    scene.open_gate().await;
+    assert_eq!(operator.await.unwrap().0, 1);
+    assert!(scene.hold(&mut worker, &claim).await.cancel_requested);
+    scene.end().await;
+}
+
+/// A park locks the group's row, so it sees the claim that it has waited for.
+#[tokio::test]
+async fn a_group_that_was_claimed_before_it_was_locked_is_not_parked() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        let mut worker = scene.session().await;
+        scene.adopt(&mut worker).await;
+        commit(&mut worker).await;
+        scene.close_gate().await;
+        let locks = "g.group_id = park.group_id for no key update skip locked";
+        let gate = if wrong {
+            // Wrong: it reads the row, and locks the job alone.
+            "g.group_id = park.group_id and public.pass_gate()"
+        } else {
+            "g.group_id = park.group_id and public.pass_gate() for no key update skip locked"
+        };
+        scene.rewrite("park", &[(locks, gate)]).await;
+        let park = format!("select coalesce(p.job, -p.running) from seriatim.park('{Q}', 'g') p");
+        let operator = scene.at_gate(park).await;
+        let claim = scene.claim_one(&mut worker).await;
+        scene.open_gate().await;
+        let (parked, _) = operator.await.unwrap();
+        if wrong {
+            // The claim is gone: whoever ends the halt starts the next job beside this one.
+            assert_eq!((parked, scene.status(job).await.as_str()), (job, "failed"));
+            assert!(!scene.is_claimed(job).await);
+            let held = scene.try_hold(&mut worker, &claim).await;
+            assert!(matches!(held, HoldAnswer::Lost), "{held:?}");
+        } else {
+            assert_eq!((parked, scene.status(job).await.as_str()), (-job, "started"));
+            scene.run_job(&mut worker, &claim).await;
+            assert_eq!(scene.status(job).await, "succeeded");
+        }
+        scene.end().await;
+    }
+}
+
+/// Maintenance carries out a request that met a claim's lock, while that claim commits.
+#[tokio::test]
+async fn maintenance_leaves_a_job_that_was_claimed_before_it_was_locked() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        // Its statements are the crate's own: the requests that they read wait at the gate.
+        for sql in [
+            "alter table seriatim.cancel_request rename to the_requests",
+            "create function at_gate() returns boolean language plpgsql volatile as $$ begin \
+               return current_setting('application_name') <> 'maintenance' or public.pass_gate(); end $$",
+            "create view seriatim.cancel_request as \
+               select r.ctid, r.job_id, r.requested_at from seriatim.the_requests r where public.at_gate()",
+        ] {
+            scene.run(sql).await;
+        }
+        if wrong {
+            // Wrong: it looks for no claim behind its lock.
+            let looks = "where j.group_id is null";
+            scene.rewrite("unclaimed", &[(looks, "where true or j.group_id is null")]).await;
+        }
+        let (mut worker, mut maintenance) = (scene.session().await, scene.session().await);
+        scene.adopt(&mut worker).await;
+        commit(&mut worker).await;
+        begin(&mut worker).await;
+        let turns = scene.lock_turns(&mut worker, 10).await;
+        let heads = scene.read_heads(&mut worker, &turns).await;
+        assert!(!scene.cancel(job).await, "the claim has locked it: a request");
+        scene.close_gate().await;
+        run(&mut maintenance, "set application_name = 'maintenance'").await;
+        let waits = pid(&mut maintenance).await;
+        let store = scene.store.clone();
+        let settling = tokio::spawn(async move {
+            begin(&mut maintenance).await;
+            let cancelled = store.settle_requests(&mut maintenance).await.unwrap();
+            commit(&mut maintenance).await;
+            cancelled
+        });
+        scene.until_waits(waits, "advisory").await;
+        let claims = scene.write(&mut worker, &turns, &heads).await;
+        scene.lease("g", 3600).await;
+        scene.open_gate().await;
+        let cancelled = settling.await.unwrap();
+        let requests = number(&mut worker, "select count(*) from seriatim.the_requests").await;
+        if wrong {
+            assert_eq!((cancelled, requests), (1, 0));
+            assert!(is_broken(&scene, job).await);
+        } else {
+            assert_eq!((cancelled, requests), (0, 1));
+            let held = match scene.try_hold(&mut worker, &claims[0]).await {
+                HoldAnswer::Held(held) => held,
+                other => panic!("not held: {other:?}"),
+            };
+            assert!(held.cancel_requested, "its worker carries it out");
+        }
+        scene.end().await;
+    }
+}
