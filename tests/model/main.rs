@@ -13,6 +13,7 @@
 
 mod adopt;
 mod adoption;
+mod chain;
 mod checks;
 mod claim;
 mod clock;

@@ -61,6 +61,8 @@ pub struct Protocol {
     pub deadly: Option<u8>,
     /// States that differ only in which worker is which are one state.
     pub symmetric: bool,
+    /// States that differ only in how a job has ended are one state.
+    pub forgetful: bool,
     pub mutation: Option<Mutation>,
 }
 
@@ -336,7 +338,8 @@ impl Model for Protocol {
         if s.faults.terminations > 0 {
             actions.extend((0..self.workers).map(Action::Terminate));
         }
-        if self.out_of_attempts == OutOfAttempts::Park {
+        let cancels = self.requests.iter().any(|request| matches!(request, Request::Cancel(_)));
+        if cancels || self.out_of_attempts == OutOfAttempts::Park {
             actions.push(Action::Maintenance);
         }
         if s.operator != OperatorStep::Idle {
@@ -355,6 +358,10 @@ impl Model for Protocol {
         let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
         for before in &mut s.seen.before {
             *before &= !over;
+        }
+        s.seen.uncounted |= !crate::properties::is_counted(self, &s);
+        if self.forgetful {
+            s.forget();
         }
         if self.symmetric {
             s.sort_workers(self.workers);

@@ -11,8 +11,8 @@ pub const SESSIONS: usize = WORKERS + 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
+    /// Waits, or runs: whether a job is claimed is in its group's row alone.
     Queued,
-    Started,
     Succeeded,
     Failed,
     Cancelled,
@@ -23,7 +23,7 @@ pub enum Status {
 
 impl Status {
     pub fn unfinished(self) -> bool {
-        matches!(self, Self::Queued | Self::Started)
+        self == Self::Queued
     }
 }
 
@@ -34,6 +34,7 @@ pub struct JobRow {
     pub flagged: bool,
     /// `run_at` is over.
     pub due: bool,
+    /// Attempts that have ended. One that runs is in the group's row.
     pub attempts: u8,
     pub forgiven: u8,
     pub parked_with: Option<u8>,
@@ -42,6 +43,13 @@ pub struct JobRow {
 impl JobRow {
     pub fn counted(self) -> u8 {
         self.attempts - self.forgiven
+    }
+
+    /// Returns the row as the end of an attempt leaves it; `begun`: that counts. The flag goes: its
+    /// claim has the group's row, whose `head_id` is not above the job.
+    pub fn ended(self, status: Status, begun: bool) -> Self {
+        let attempts = self.attempts + u8::from(begun);
+        Self { status, flagged: false, attempts, ..self }
     }
 
     /// Ended for good, as far as anything but a request is concerned.
@@ -79,6 +87,8 @@ pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,
     pub job: Option<u8>,
+    /// The claim has begun an attempt, which its job's row counts when it has ended.
+    pub started: bool,
     pub suspect: Option<u8>,
     pub claimed_by: Option<u8>,
     /// The claim is over when its lease is.
@@ -90,6 +100,11 @@ pub struct GroupRow {
 }
 
 impl GroupRow {
+    /// Returns whether the job is claimed.
+    pub fn names(&self, job: u8) -> bool {
+        self.job == Some(job)
+    }
+
     /// Returns whether its claim is strict, and over.
     pub fn is_over(&self) -> bool {
         self.strict && self.ready != Ready::Lease
@@ -121,6 +136,11 @@ impl Rows {
 
     pub fn unfinished(&self) -> u8 {
         self.which(|_, row| row.status.unfinished())
+    }
+
+    /// Returns whether the group's row names the job: it is claimed.
+    pub fn is_claimed(&self, job: u8) -> bool {
+        self.group.is_some_and(|row| row.names(job))
     }
 
     pub fn flagged(&self) -> u8 {
@@ -306,23 +326,32 @@ pub enum Producer {
     Done,
 }
 
+/// A step of a request. `End` is a cancel or a skip, which leave the job with that status. `Open`:
+/// it has done all, and its transaction stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OperatorStep {
     Idle,
-    CancelLock { job: u8 },
+    EndLock { job: u8, status: Status },
+    EndLook { job: u8, status: Status },
     RetryLock { dead: u8, halted: bool },
     RetryUnhalt { dead: u8 },
     UnitLock { unit: u8 },
     MoveLock { job: u8 },
+    MoveLook { job: u8 },
     MoveSee { job: u8 },
     MoveNext { job: u8, next: Option<u8> },
+    MoveAway { job: u8, next: Option<u8> },
+    Open,
 }
 
+/// Maintenance parks jobs, or carries out a request to cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MaintenanceStep {
     Idle,
     ParkSee,
     ParkLock { behind: u8 },
+    RequestLock { job: u8 },
+    RequestLook { job: u8 },
 }
 
 /// Number of faults that may still occur.
@@ -356,6 +385,7 @@ pub struct Seen {
     /// Number of times that each job's handler was begun.
     pub starts: [u8; JOBS],
     pub wrong_head: bool,
+    /// A handler was begun without a committed attempt, or an attempt was counted that did not end.
     pub uncounted: bool,
     pub stale_write: bool,
     /// A claim of this queue started a job that was moved to another one.

@@ -1,9 +1,10 @@
 //! Workers that do the same are alike: of the states that differ only in which worker is which, one
-//! is explored.
+//! is explored. Jobs that have ended are alike too, if no request brings them back.
 
 use crate::database::{GroupLock, Locks};
+use crate::operator::Request;
 use crate::protocol::Protocol;
-use crate::state::State;
+use crate::state::{JobRow, State, Status, each};
 
 /// The locks of one session.
 fn locked(locks: &Locks, session: usize) -> (u8, Option<bool>, bool, bool) {
@@ -37,6 +38,28 @@ impl State {
         *shared = *shared & !(1 << a) & !(1 << b) | of_a << b | of_b << a;
     }
 
+    /// Forgets how jobs have ended, and after how many attempts. Nothing asks for that any more.
+    pub fn forget(&mut self) {
+        let ended = |row: &JobRow| row.is_over() && row.status != Status::Moved;
+        for id in each(self.rows.which(|_, row| ended(row))) {
+            let flagged = self.rows.flagged() & 1 << id != 0;
+            let status = Status::Succeeded;
+            self.rows.jobs[id as usize] = Some(JobRow {
+                status,
+                flagged,
+                due: true,
+                attempts: 0,
+                forgiven: 0,
+                parked_with: None,
+            });
+            self.seen.starts[id as usize] = 0;
+            self.seen.before[id as usize] = 0;
+        }
+        for claim in self.workers.iter_mut().filter_map(|worker| worker.claim.as_mut()) {
+            claim.attempts = 0;
+        }
+    }
+
     pub fn sort_workers(&mut self, workers: usize) {
         for end in (1..workers).rev() {
             for a in 0..end {
@@ -57,6 +80,9 @@ impl Protocol {
     /// The same, with workers that are alike; as it is if they differ in what their rows say.
     pub fn with_symmetry(&self) -> Self {
         let alike = self.receivers == 0 || self.receivers == (1 << self.workers) - 1;
-        Self { symmetric: alike && !self.presence, ..self.clone() }
+        let again = self.requests.iter().any(|request| {
+            matches!(request, Request::Retry(_) | Request::Redrive | Request::RedriveParked)
+        });
+        Self { symmetric: alike && !self.presence, forgetful: !again, ..self.clone() }
     }
 }
