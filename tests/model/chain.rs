@@ -52,7 +52,8 @@ impl Protocol {
             },
         );
         s.seen.wrong_head |= wrong;
-        let claim = Claim { token, job: next, attempts: job.attempts, exhausted: false };
+        let attempts = self.claimed_attempts(job);
+        let claim = Claim { token, job: next, attempts, exhausted: false };
         s.workers[w].step = Step::ChainCommit { claim };
     }
 

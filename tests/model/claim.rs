@@ -147,6 +147,11 @@ impl Protocol {
         job.counted() >= self.max_attempts
     }
 
+    /// Returns the attempts that a claim remembers: only a mutation asks for them.
+    pub fn claimed_attempts(&self, job: JobRow) -> u8 {
+        if self.is(Mutation::FenceByAttempts) { job.attempts } else { 0 }
+    }
+
     /// Returns the group's row as claimed for a job that is locked. The job is not written: whoever
     /// ends this claim counts its attempt.
     pub fn start_job(
@@ -160,7 +165,8 @@ impl Protocol {
         let blind = group.claim.is_some() && self.is(Mutation::TakeOverBeyondTheLimit);
         let exhausted = self.is_exhausted(job) && !blind;
         let token = s.fresh_token();
-        let claim = Some(Claim { token, job: id, attempts: job.attempts, exhausted });
+        let attempts = self.claimed_attempts(job);
+        let claim = Some(Claim { token, job: id, attempts, exhausted });
         s.workers[w].step = Step::ClaimCommit { claim };
         GroupRow {
             claim: Some(token),

@@ -4,6 +4,7 @@
 use crate::claim::freed;
 use crate::database::Lock;
 use crate::mutation::Mutation;
+use crate::properties::is_counted;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{Claim, GroupRow, JobRow, Ready, Rows, RunResult, State, Step, Then};
 
@@ -114,6 +115,7 @@ impl Protocol {
         let worker = &mut s.workers[w];
         worker.claim = None;
         worker.handler = false;
+        worker.unrecorded = RunResult::default();
         worker.step = Step::Idle;
     }
 
@@ -125,7 +127,7 @@ impl Protocol {
         *starts = 9.min(*starts + 1);
         // P9: an attempt is committed before it begins.
         let committed = |row: GroupRow| row.claim == Some(claim.token) && row.started;
-        s.seen.uncounted |= !s.rows.group.is_some_and(committed);
+        s.seen.uncounted |= !s.rows.group.is_some_and(committed) || !is_counted(self, s);
     }
 
     /// The handler returns.

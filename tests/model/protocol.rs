@@ -355,13 +355,12 @@ impl Model for Protocol {
         }
         self.wake(&mut s);
         // A job that has ended, or stepped aside, is waited for no more.
-        let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
+        let over = s.rows.which(|_, row| !row.status.unfinished());
         for before in &mut s.seen.before {
             *before &= !over;
         }
-        s.seen.uncounted |= !crate::properties::is_counted(self, &s);
         if self.forgetful {
-            s.forget();
+            s.forget(over & !self.may_come_back(&s));
         }
         if self.symmetric {
             s.sort_workers(self.workers);

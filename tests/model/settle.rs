@@ -4,6 +4,7 @@
 use crate::claim::freed;
 use crate::database::{Lock, Written};
 use crate::mutation::Mutation;
+use crate::properties::is_counted;
 use crate::protocol::{Hold, OutOfAttempts, Protocol};
 use crate::state::{GroupRow, JobRow, OperatorStep, Ready, RunResult, State, Status, Step, Then};
 
@@ -197,5 +198,6 @@ impl Protocol {
             let most = u8::from(ended) + u8::from(self.is_receiver(w));
             s.seen.uncounted |= new.attempts > old.attempts + most;
         }
+        s.seen.uncounted |= !is_counted(self, s);
     }
 }
