@@ -90,6 +90,12 @@ impl State {
                 *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
                 self.seen.starts[id] = 0;
                 self.seen.before[id] = 0;
+                // An adopter that clears its flag.
+                for transaction in &mut self.transactions {
+                    if let Some(row) = &mut transaction.jobs[id] {
+                        *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
+                    }
+                }
             }
         }
         let mut renamed = Renamed::default();
