@@ -99,9 +99,8 @@ fn flags_of_parked_jobs_stay_in_the_page() {
 }
 
 #[test]
-fn a_clear_that_does_not_skip_waits_for_another_adopter() {
-    let faults = Faults { crashes: 1, ..NO_FAULTS };
-    breaks(Mutation::ClearWithoutSkip, Protocol { faults, ..plain(&[ONE, ONE]) }, NO_WAIT);
+fn a_clear_that_does_not_skip_waits_for_a_handler() {
+    breaks(Mutation::ClearWithoutSkip, plain(&[ONE]), NO_WAIT);
 }
 
 #[test]
@@ -247,6 +246,14 @@ fn a_request_carried_out_without_a_look_ends_a_job_that_runs() {
 #[test]
 fn a_look_that_keeps_its_lock_makes_a_settle_wait() {
     breaks(Mutation::LookKeepsLock, leased_and_cancelled(), NO_WAIT);
+}
+
+/// The job behind the moved one was to get its flag.
+#[test]
+fn a_move_that_keeps_the_lock_of_the_next_job_makes_a_settle_wait() {
+    let requests = vec![Request::Move(0)];
+    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE, ONE]) };
+    breaks(Mutation::MoveKeepsNext, model, NO_WAIT);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub enum Mutation {
     ClearOfSleeper,
     /// A job that steps aside keeps its flag.
     ParkKeepsFlags,
-    /// An adopter that clears a flag waits for the job's row.
+    /// An adopter that clears a flag waits for the job's row, which a handler may have.
     ClearWithoutSkip,
     /// A transaction retires a row that it has written before.
     RetireWritten,
@@ -69,6 +69,8 @@ pub enum Mutation {
     RequestWithoutLook,
     /// An operator that has found a job claimed keeps its lock until its transaction ends.
     LookKeepsLock,
+    /// A move keeps the lock of the job behind the moved one, which it has found claimed.
+    MoveKeepsNext,
     /// A lease is extended without a check of its token.
     ExtendWithoutToken,
     /// A claim is released without a check of its token.

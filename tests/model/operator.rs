@@ -206,10 +206,12 @@ impl Protocol {
                     return true;
                 }
             }
-            // By a snapshot younger than the lock.
+            // By a snapshot younger than the lock. A claimed job needs no flag.
             OperatorStep::MoveSee { job } => {
-                let behind = s.snapshot(OPERATOR).unfinished() & !((2 << job) - 1);
-                s.operator = OperatorStep::MoveNext { job, next: lowest(behind) };
+                let rows = s.snapshot(OPERATOR);
+                let next = lowest(rows.unfinished() & !((2 << job) - 1));
+                let next = next.filter(|next| !rows.is_claimed(*next));
+                s.operator = OperatorStep::MoveNext { job, next };
                 return true;
             }
             OperatorStep::MoveNext { job, next } => {
@@ -244,12 +246,9 @@ impl Protocol {
         true
     }
 
-    /// Locks the job that is to be flagged; not one that is known to be claimed. If that fails,
-    /// nothing is done.
+    /// Locks the job that is to be flagged. If that fails, nothing is done.
     fn lock_next(&self, s: &mut State, next: Option<u8>) -> bool {
-        let rows = s.snapshot(OPERATOR);
-        let waits = |id: &u8| rows.status(*id) == Some(Status::Queued) && !rows.is_claimed(*id);
-        let Some(next) = next.filter(waits) else { return true };
+        let Some(next) = next else { return true };
         s.lock_job(OPERATOR, next).is_some_and(|row| row.status == Status::Queued)
     }
 
@@ -260,7 +259,7 @@ impl Protocol {
         let rows = s.snapshot(OPERATOR);
         let locked = |id: &u8| s.locks.jobs[*id as usize] == Some(OPERATOR as u8);
         if let Some(next) = next.filter(locked) {
-            if rows.is_claimed(next) && !self.is(Mutation::LookKeepsLock) {
+            if rows.is_claimed(next) && !self.is(Mutation::MoveKeepsNext) {
                 s.locks.jobs[next as usize] = None;
             } else if let Some(row) = rows.jobs[next as usize]
                 && !self.is(Mutation::MoveWithoutFlag)
