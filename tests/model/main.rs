@@ -31,6 +31,7 @@ mod protocol;
 mod receiver;
 mod settle;
 mod state;
+mod step;
 mod story;
 mod symmetry;
 mod worker;
