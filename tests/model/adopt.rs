@@ -9,6 +9,7 @@ use crate::state::{GroupRow, JobRow, Ready, Rows, State, Status, Step, each, low
 const NO_CLAIM: GroupRow = GroupRow {
     claim: None,
     job: None,
+    started: false,
     suspect: None,
     claimed_by: None,
     strict: false,
@@ -123,10 +124,10 @@ impl Protocol {
         Step::Insert { flags, head, wrong: head != lowest(unfinished) }
     }
 
-    /// Starts the head and inserts the row already claimed; asleep if the head is not due. If the
+    /// Locks the head and inserts the row already claimed; asleep if the head is not due. If the
     /// head could not be locked, the row is free, and a later claim reads heads again. Then clears
-    /// the flags that the row stands for. Without an unfinished job there is no row, and only the
-    /// flags of jobs that are over go.
+    /// the flags that the row stands for, but for that of the claimed job: it is not written. Without
+    /// an unfinished job there is no row, and only the flags of jobs that are over go.
     pub fn insert_new(&self, s: &mut State, w: usize, flags: u8, head: Option<u8>, wrong: bool) {
         let Some(head) = head else {
             self.clear(s, w, flags, |_, job| job.is_over());
@@ -146,8 +147,10 @@ impl Protocol {
         }
         // One that was over may have been retried since the head was read.
         let blind = self.is(Mutation::ClearWithoutCheck);
-        self.clear(s, w, flags, |id, job| blind || id >= head || job.is_over());
-        if !matches!(s.workers[w].step, Step::ClaimCommit { .. }) {
+        let claims = matches!(s.workers[w].step, Step::ClaimCommit { .. });
+        let stands_for = |id: u8| id > head || id == head && !claims;
+        self.clear(s, w, flags, |id, job| blind || stands_for(id) || job.is_over());
+        if !claims {
             self.write_nothing(s, w);
         }
     }

@@ -50,6 +50,7 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         may_chain: false,
         deadly: None,
         symmetric: false,
+        forgetful: false,
         mutation: None,
     }
 }
@@ -277,13 +278,29 @@ fn a_move_to_another_queue_at_any_time() {
         "a move of a later job",
         &Protocol { requests: vec![Request::Move(1)], ..plain(&[TWO, ONE]) },
     );
-    check("errors and a move", &Protocol { may_fail: true, requests, ..plain(&[ONE, ONE]) });
+    check(
+        "errors and a move",
+        &Protocol { may_fail: true, requests: requests.clone(), ..plain(&[ONE, ONE]) },
+    );
+    check("under a lease", &Protocol { requests, ..leased(&[ONE, ONE]) });
 }
 
 #[test]
 fn a_cancel_at_any_time() {
     let requests = vec![Request::Cancel(0)];
-    check("a cancel", &Protocol { requests, ..plain(&[TWO, ONE]) });
+    check("a cancel", &Protocol { requests: requests.clone(), ..plain(&[TWO, ONE]) });
+    check("under a lease", &Protocol { requests, ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn a_skip_at_any_time() {
+    let requests = vec![Request::Skip(0)];
+    check("a skip", &Protocol { requests: requests.clone(), ..plain(&[ONE, ONE]) });
+    check("under a lease", &Protocol { requests: requests.clone(), ..leased(&[ONE, ONE]) });
+    check(
+        "and claims that are released",
+        &Protocol { may_release: true, requests, ..plain(&[ONE]) },
+    );
 }
 
 #[test]

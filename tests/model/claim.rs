@@ -1,5 +1,7 @@
-//! Claim: take the group's turn, read heads in a new statement, write. One short transaction, which
-//! adopts before (`adopt`). A receiver's may stay open, and have other calls before and after it.
+//! Claim: take the group's turn, read heads in a new statement, lock the head, and name it in the
+//! group's row. The job's row is written only if a take-over counts a lost attempt. One short
+//! transaction, which adopts before (`adopt`). A receiver's may stay open, and have other calls
+//! before and after it.
 
 use crate::database::Lock;
 use crate::mutation::Mutation;
@@ -111,28 +113,47 @@ impl Protocol {
         s.workers[w].step = Step::HeadLock { head, wrong, alone };
     }
 
-    /// Locks the head, checks it once more, and starts it. `head_id` moves only on a free row.
+    /// Locks the head, checks it once more, and claims it. `head_id` moves only on a free row. A
+    /// take-over writes the attempt that was lost in the same transaction.
     pub fn start(&self, s: &mut State, w: usize, head: u8, wrong: bool, alone: bool) {
         let Some(group) = s.snapshot(w).group else { return self.write_nothing(s, w) };
         let free = group.claim.is_none();
-        let job = s.lock_job(w, head);
+        let job = if free && self.is(Mutation::ClaimWithoutLock) {
+            s.snapshot(w).jobs[head as usize]
+        } else {
+            s.lock_job(w, head)
+        };
         // A check that does not ask for the queue finds a job that was moved queued, and due.
         let moved = |job: &JobRow| self.is(Mutation::StartMoved) && job.status == Status::Moved;
         let job = job.filter(|job| (job.status.unfinished() || moved(job)) && (job.due || !free));
         let Some(job) = job else { return self.write_nothing(s, w) };
         s.seen.ran_moved |= moved(&job);
-        let exhausted = job.counted() >= self.max_attempts;
-        if exhausted && !free && self.is(Mutation::TakeOverRetires) {
+        let lost = group.started && !self.is(Mutation::CountAtTheEndOnly);
+        let job = if lost { job.ended(job.status, true) } else { job };
+        if self.is_exhausted(job) && !free && self.is(Mutation::TakeOverRetires) {
             s.write_job(w, head, JobRow { status: Status::Failed, ..job });
             s.workers[w].step = Step::RetireFreeLock { drained: alone };
             return;
+        }
+        if lost {
+            s.write_job(w, head, job);
         }
         let row = self.start_job(s, w, head, job, &group);
         s.write_group(w, GroupRow { head: if free { head } else { group.head }, ..row });
         s.seen.wrong_head |= wrong;
     }
 
-    /// Writes a job as started; returns its group's row as claimed for it.
+    fn is_exhausted(&self, job: JobRow) -> bool {
+        job.counted() >= self.max_attempts
+    }
+
+    /// Returns the attempts that a claim remembers: only a mutation asks for them.
+    pub fn claimed_attempts(&self, job: JobRow) -> u8 {
+        if self.is(Mutation::FenceByAttempts) { job.attempts } else { 0 }
+    }
+
+    /// Returns the group's row as claimed for a job that is locked. The job is not written: whoever
+    /// ends this claim counts its attempt.
     pub fn start_job(
         &self,
         s: &mut State,
@@ -141,16 +162,16 @@ impl Protocol {
         job: JobRow,
         group: &GroupRow,
     ) -> GroupRow {
-        let exhausted = job.counted() >= self.max_attempts;
-        let counts = !exhausted && !self.is(Mutation::CountInSettle);
-        let attempts = job.attempts + u8::from(counts);
-        s.write_job(w, id, JobRow { status: Status::Started, flagged: false, attempts, ..job });
+        let blind = group.claim.is_some() && self.is(Mutation::TakeOverBeyondTheLimit);
+        let exhausted = self.is_exhausted(job) && !blind;
         let token = s.fresh_token();
+        let attempts = self.claimed_attempts(job);
         let claim = Some(Claim { token, job: id, attempts, exhausted });
         s.workers[w].step = Step::ClaimCommit { claim };
         GroupRow {
             claim: Some(token),
             job: Some(id),
+            started: !exhausted,
             suspect: None,
             claimed_by: self.presence.then_some(w as u8),
             strict: self.strict && self.is_receiver(w),
@@ -211,6 +232,7 @@ pub fn freed(row: &GroupRow) -> GroupRow {
     GroupRow {
         claim: None,
         job: None,
+        started: false,
         suspect: None,
         claimed_by: None,
         strict: false,

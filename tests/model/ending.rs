@@ -34,7 +34,19 @@ fn ended(s: &State) -> bool {
 /// Faster than the standard hasher in a build without optimisation. The number of states is
 /// compared with that of Stateright, which has another hasher.
 #[derive(Default)]
-struct Mixer(u64);
+struct Mixer {
+    mixed: u64,
+    /// Up to eight bytes that are mixed together.
+    bytes: u64,
+    count: u32,
+}
+
+impl Mixer {
+    fn mix(&mut self) {
+        self.mixed = (self.mixed ^ self.bytes).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        (self.bytes, self.count) = (0, 0);
+    }
+}
 
 impl Hasher for Mixer {
     fn write(&mut self, bytes: &[u8]) {
@@ -44,7 +56,11 @@ impl Hasher for Mixer {
     }
 
     fn write_u8(&mut self, byte: u8) {
-        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        self.bytes = self.bytes << 8 | u64::from(byte);
+        self.count += 1;
+        if self.count == 8 {
+            self.mix();
+        }
     }
 
     fn write_isize(&mut self, discriminant: isize) {
@@ -56,17 +72,19 @@ impl Hasher for Mixer {
     }
 
     fn write_u64(&mut self, key: u64) {
-        self.0 = key;
+        self.mixed = key;
     }
 
     fn finish(&self) -> u64 {
-        (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+        (self.mixed ^ self.mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
     }
 }
 
 fn key(s: &State) -> u64 {
     let mut hasher = Mixer::default();
     s.hash(&mut hasher);
+    hasher.write_u8(hasher.count as u8);
+    hasher.mix();
     hasher.finish()
 }
 

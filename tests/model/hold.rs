@@ -4,18 +4,17 @@
 use crate::claim::freed;
 use crate::database::Lock;
 use crate::mutation::Mutation;
+use crate::properties::is_counted;
 use crate::protocol::{Hold, Protocol};
-use crate::state::{Claim, GroupRow, JobRow, Ready, Rows, RunResult, State, Status, Step, Then};
+use crate::state::{Claim, GroupRow, JobRow, Ready, Rows, RunResult, State, Step, Then};
 
 impl Protocol {
     /// Returns whether a snapshot shows the worker's claim.
     fn is_ours(&self, rows: &Rows, claim: Claim) -> bool {
         if self.is(Mutation::FenceByAttempts) {
             let job = rows.jobs[claim.job as usize];
-            let same = |job: crate::state::JobRow| {
-                job.status == Status::Started && job.attempts == claim.attempts
-            };
-            return rows.group.is_some() && job.is_some_and(same);
+            let same = |job: JobRow| job.status.unfinished() && job.attempts == claim.attempts;
+            return rows.is_claimed(claim.job) && job.is_some_and(same);
         }
         rows.group.is_some_and(|row| row.claim == Some(claim.token) && !self.is_over(&row))
     }
@@ -41,7 +40,9 @@ impl Protocol {
         let any = then == Then::Release && self.is(Mutation::ReleaseWithoutToken);
         let group = s.lock_group(w, Lock::NoKeyUpdate);
         let is_ours = |row: &GroupRow| {
-            by_attempts || any || row.claim == Some(claim.token) && !self.is_over(row)
+            by_attempts && row.names(claim.job)
+                || any
+                || row.claim == Some(claim.token) && !self.is_over(row)
         };
         let Some(group) = group.filter(is_ours) else {
             // Skipped is not lost: only a plain read that shows another token, or no row, is a
@@ -53,10 +54,16 @@ impl Protocol {
             }
             return;
         };
-        let job = s.lock_job(w, claim.job).filter(|job| job.status == Status::Started);
+        if then == Then::Release {
+            // No attempt has begun, so there is nothing to write in the job.
+            s.write_group(w, freed(&group));
+            s.workers[w].step = Step::ReleaseCommit;
+            return;
+        }
+        let job = s.lock_job(w, claim.job).filter(|job| job.status.unfinished());
         let job = job.filter(|job| !by_attempts || job.attempts == claim.attempts);
         if job.is_none() {
-            if matches!(then, Then::Record(_) | Then::Release) {
+            if matches!(then, Then::Record(_)) {
                 s.rollback(w);
             }
             s.workers[w].step = Step::HoldSee { then };
@@ -67,7 +74,7 @@ impl Protocol {
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
             Then::Record(result) => self.settle(s, w, result, followed),
-            Then::Release => self.write_release(s, w, claim),
+            Then::Release => {}
             _ if suspected => {
                 s.rollback(w);
                 s.workers[w].step = Step::ClearSuspicion { then };
@@ -91,16 +98,6 @@ impl Protocol {
         waits
     }
 
-    /// Writes the job as if it had not been claimed, and its group ready at once.
-    fn write_release(&self, s: &mut State, w: usize, claim: Claim) {
-        let rows = s.snapshot(w);
-        let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
-        let attempts = job.attempts.saturating_sub(u8::from(!claim.exhausted));
-        s.write_job(w, claim.job, JobRow { status: Status::Queued, attempts, ..job });
-        s.write_group(w, freed(&group));
-        s.workers[w].step = Step::ReleaseCommit;
-    }
-
     /// Clears a suspicion, in a short transaction of its own. If the suspicion stayed, the group
     /// could be taken over without a grace when this hold breaks.
     pub fn clear_suspicion(&self, s: &mut State, w: usize, then: Then) {
@@ -118,6 +115,7 @@ impl Protocol {
         let worker = &mut s.workers[w];
         worker.claim = None;
         worker.handler = false;
+        worker.unrecorded = RunResult::default();
         worker.step = Step::Idle;
     }
 
@@ -127,11 +125,9 @@ impl Protocol {
         let starts = &mut s.seen.starts[claim.job as usize];
         // More are as wrong as that.
         *starts = 9.min(*starts + 1);
-        let starts = *starts;
-        if let Some(job) = s.rows.jobs[claim.job as usize] {
-            // P9: an attempt is committed before it begins, and the limit holds.
-            s.seen.uncounted |= starts > job.attempts || starts > self.max_attempts + job.forgiven;
-        }
+        // P9: an attempt is committed before it begins.
+        let committed = |row: GroupRow| row.claim == Some(claim.token) && row.started;
+        s.seen.uncounted |= !s.rows.group.is_some_and(committed) || !is_counted(self, s);
     }
 
     /// The handler returns.

@@ -13,6 +13,7 @@
 
 mod adopt;
 mod adoption;
+mod chain;
 mod checks;
 mod claim;
 mod clock;
@@ -30,6 +31,7 @@ mod protocol;
 mod receiver;
 mod settle;
 mod state;
+mod step;
 mod story;
 mod symmetry;
 mod worker;

@@ -5,9 +5,10 @@ use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::properties::{
-    ATTEMPTS, AWAKE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER, STALE,
+    ATTEMPTS, AWAKE, ENDS_ONCE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER,
+    STALE,
 };
-use crate::protocol::{Hold, OutOfAttempts, Protocol};
+use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
 use crate::story::{shortest, tell};
 
@@ -20,6 +21,21 @@ pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
     let steps =
         shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
     println!("{name} breaks {promise}:\n{}", tell(model, &steps));
+}
+
+/// Two attempts at most of a job that kills its workers.
+fn deadly() -> Protocol {
+    Protocol { deadly: Some(0), ..plain(&[ONE]) }
+}
+
+/// The first job is cancelled.
+fn cancelled(producers: &[Enqueue]) -> Protocol {
+    Protocol { requests: vec![Request::Cancel(0)], ..plain(producers) }
+}
+
+/// No transaction has the rows of a job that runs.
+fn leased_and_cancelled() -> Protocol {
+    Protocol { hold: Hold::Lease, ..cancelled(&[ONE]) }
 }
 
 #[test]
@@ -83,9 +99,8 @@ fn flags_of_parked_jobs_stay_in_the_page() {
 }
 
 #[test]
-fn a_clear_that_does_not_skip_waits_for_another_adopter() {
-    let faults = Faults { crashes: 1, ..NO_FAULTS };
-    breaks(Mutation::ClearWithoutSkip, Protocol { faults, ..plain(&[ONE, ONE]) }, NO_WAIT);
+fn a_clear_that_does_not_skip_waits_for_a_handler() {
+    breaks(Mutation::ClearWithoutSkip, plain(&[ONE]), NO_WAIT);
 }
 
 #[test]
@@ -184,16 +199,61 @@ fn a_take_over_that_retires_strands_a_job() {
 }
 
 #[test]
-fn an_attempt_counted_in_the_settle_is_begun_uncounted() {
-    breaks(Mutation::CountInSettle, plain(&[ONE]), ATTEMPTS);
+fn a_take_over_that_does_not_count_begins_an_attempt_twice() {
+    breaks(Mutation::CountAtTheEndOnly, deadly(), ATTEMPTS);
 }
 
-/// The attempt is not only counted late: a job that kills its workers never ends.
+/// A lost attempt is not only counted late: a job that kills its workers never ends.
 #[test]
-fn an_attempt_counted_in_the_settle_never_ends_a_deadly_job() {
-    let model = Protocol { deadly: Some(0), ..plain(&[ONE]) }.with(Mutation::CountInSettle);
-    let begun = walk(&Protocol { max_attempts: 2, ..model });
+fn a_take_over_that_does_not_count_never_ends_a_deadly_job() {
+    let begun = walk(&deadly().with(Mutation::CountAtTheEndOnly));
     assert!(begun.stuck.is_some());
+}
+
+#[test]
+fn a_take_over_that_does_not_ask_for_the_limit_begins_too_many() {
+    breaks(Mutation::TakeOverBeyondTheLimit, deadly(), ATTEMPTS);
+}
+
+#[test]
+fn a_claim_without_its_jobs_lock_names_a_cancelled_job() {
+    breaks(Mutation::ClaimWithoutLock, cancelled(&[ONE]), ENDS_ONCE);
+}
+
+#[test]
+fn a_cancel_that_does_not_look_again_ends_a_job_that_runs() {
+    breaks(Mutation::ActWithoutLook, leased_and_cancelled(), ENDS_ONCE);
+}
+
+#[test]
+fn a_cancel_that_looks_as_it_locks_ends_a_job_that_runs() {
+    breaks(Mutation::LookInTheStatementThatLocks, leased_and_cancelled(), ENDS_ONCE);
+}
+
+#[test]
+fn a_move_that_does_not_look_again_takes_a_job_that_runs() {
+    let model = Protocol { hold: Hold::Lease, ..plain(&[ONE]) };
+    for mutation in [Mutation::ActWithoutLook, Mutation::LookInTheStatementThatLocks] {
+        breaks(mutation, Protocol { requests: vec![Request::Move(0)], ..model.clone() }, ENDS_ONCE);
+    }
+}
+
+#[test]
+fn a_request_carried_out_without_a_look_ends_a_job_that_runs() {
+    breaks(Mutation::RequestWithoutLook, leased_and_cancelled(), ENDS_ONCE);
+}
+
+#[test]
+fn a_look_that_keeps_its_lock_makes_a_settle_wait() {
+    breaks(Mutation::LookKeepsLock, leased_and_cancelled(), NO_WAIT);
+}
+
+/// The job behind the moved one was to get its flag.
+#[test]
+fn a_move_that_keeps_the_lock_of_the_next_job_makes_a_settle_wait() {
+    let requests = vec![Request::Move(0)];
+    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE, ONE]) };
+    breaks(Mutation::MoveKeepsNext, model, NO_WAIT);
 }
 
 #[test]
@@ -208,6 +268,12 @@ fn a_claim_released_without_its_token_is_another_ones() {
     let model =
         Protocol { may_release: true, faults: Faults { lapses: 2, ..NO_FAULTS }, ..plain(&[ONE]) };
     breaks(Mutation::ReleaseWithoutToken, model, STALE);
+}
+
+#[test]
+fn a_chained_turn_without_the_jobs_lock_names_a_cancelled_job() {
+    let model = Protocol { may_chain: true, requests: vec![Request::Cancel(1)], ..plain(&[TWO]) };
+    breaks(Mutation::ChainWithoutLock, model, ENDS_ONCE);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub enum Mutation {
     ClearOfSleeper,
     /// A job that steps aside keeps its flag.
     ParkKeepsFlags,
-    /// An adopter that clears a flag waits for the job's row.
+    /// An adopter that clears a flag waits for the job's row, which a handler may have.
     ClearWithoutSkip,
     /// A transaction retires a row that it has written before.
     RetireWritten,
@@ -55,12 +55,28 @@ pub enum Mutation {
     ReadOnlyFlaggedHeads,
     /// A take-over of a job without attempts left ends it in the claim, and retires its group.
     TakeOverRetires,
-    /// The attempt is counted in the settle.
-    CountInSettle,
+    /// Only the end of an attempt counts it: a take-over counts no attempt that was lost.
+    CountAtTheEndOnly,
+    /// A take-over counts the lost attempt, and begins the next one without asking for the limit.
+    TakeOverBeyondTheLimit,
+    /// A claim names its job without having locked it.
+    ClaimWithoutLock,
+    /// An operator acts on a job that it has locked, and does not ask whether it is claimed.
+    ActWithoutLook,
+    /// An operator asks whether a job is claimed in the statement that locks it.
+    LookInTheStatementThatLocks,
+    /// Maintenance carries out a request as soon as it has the job's lock.
+    RequestWithoutLook,
+    /// An operator that has found a job claimed keeps its lock until its transaction ends.
+    LookKeepsLock,
+    /// A move keeps the lock of the job behind the moved one, which it has found claimed.
+    MoveKeepsNext,
     /// A lease is extended without a check of its token.
     ExtendWithoutToken,
     /// A claim is released without a check of its token.
     ReleaseWithoutToken,
+    /// A chained turn names the next job without having locked it.
+    ChainWithoutLock,
     /// A chained turn raises `head_id`, though it has not locked the row alone.
     ChainRaisesHead,
     /// A move to another queue takes a flag along, and flags no job that stays.

@@ -1,5 +1,9 @@
-//! Requests of an operator: cancel, retry (and redrive), unhalt, redrive of parked jobs. Each is
-//! one statement.
+//! Requests of an operator: cancel, skip, move, retry (and redrive), unhalt, redrive of parked jobs.
+//!
+//! A job that waits and one that runs look the same, and the lock of a claim leaves no new version
+//! of its job's row. So a cancel, a skip and a move lock the job, and then read the group's claim
+//! in a new statement. Who finds the job claimed gives its lock back. A job that has ended is no
+//! one's: a retry and a redrive decide by its own row. Their transactions may stay open.
 
 use crate::database::Lock;
 use crate::mutation::Mutation;
@@ -11,6 +15,7 @@ use crate::state::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
     Cancel(u8),
+    Skip(u8),
     Retry(u8),
     /// Of all dead letters with which no job is parked.
     Redrive,
@@ -47,12 +52,17 @@ impl Protocol {
         match self.requests[request] {
             Request::Cancel(job) => match rows.status(job) {
                 Some(Status::Queued | Status::Parked) => {
-                    s.operator = OperatorStep::CancelLock { job };
+                    self.ask_end(s, &rows, job, Status::Cancelled);
                 }
-                // A handler may have the row: the cancel is requested, not written.
-                Some(Status::Started) => s.rows.asked |= 1 << job,
                 _ => return false,
             },
+            Request::Skip(job) => {
+                let halted = rows.group.is_some_and(|row| row.halted_by.is_some());
+                if rows.status(job) != Some(Status::Queued) || halted {
+                    return false;
+                }
+                self.ask_end(s, &rows, job, Status::Failed);
+            }
             Request::Retry(job) => {
                 let dead = rows.which(|id, row| {
                     id == job && matches!(row.status, Status::Failed | Status::Cancelled)
@@ -100,6 +110,30 @@ impl Protocol {
         true
     }
 
+    /// Begins a cancel or a skip of a job that is queued or parked.
+    fn ask_end(&self, s: &mut State, rows: &Rows, job: u8, status: Status) {
+        if self.is(Mutation::LookInTheStatementThatLocks) && rows.is_claimed(job) {
+            return leave_request(s, job, status);
+        }
+        s.operator = OperatorStep::EndLock { job, status };
+    }
+
+    fn acts_at_once(&self) -> bool {
+        self.is(Mutation::ActWithoutLook) || self.is(Mutation::LookInTheStatementThatLocks)
+    }
+
+    /// Ends a request that has found its job claimed. The lock goes with the savepoint that it was
+    /// taken behind: a settle must not wait for a transaction that stays open.
+    fn give_back(&self, s: &mut State) -> bool {
+        if self.is(Mutation::LookKeepsLock) {
+            s.operator = OperatorStep::Open;
+        } else {
+            s.rollback(OPERATOR);
+            s.operator = OperatorStep::Idle;
+        }
+        true
+    }
+
     fn ask_again(&self, s: &mut State, request: usize, dead: u8) -> bool {
         if dead == 0 {
             return false;
@@ -115,7 +149,26 @@ impl Protocol {
     pub fn carry_out(&self, s: &mut State) -> bool {
         match s.operator {
             OperatorStep::Idle => return false,
-            OperatorStep::CancelLock { job } => cancel(s, job),
+            OperatorStep::EndLock { job, status } => {
+                if lock_waiting(s, OPERATOR, job).is_none() {
+                    leave_request(s, job, status);
+                } else if self.acts_at_once() {
+                    end(s, OPERATOR, job, status);
+                } else {
+                    s.operator = OperatorStep::EndLook { job, status };
+                    return true;
+                }
+            }
+            OperatorStep::EndLook { job, status } => {
+                if s.snapshot(OPERATOR).is_claimed(job) {
+                    leave_request(s, job, status);
+                    return self.give_back(s);
+                }
+                end(s, OPERATOR, job, status);
+                s.operator = OperatorStep::Open;
+                return true;
+            }
+            OperatorStep::Open => {}
             OperatorStep::RetryLock { dead, halted } => {
                 let dead = retry(s, dead);
                 if halted && dead != 0 {
@@ -138,18 +191,40 @@ impl Protocol {
             OperatorStep::UnitLock { unit } => redrive(s, unit),
             OperatorStep::MoveLock { job } => {
                 let locked = s.lock_job(OPERATOR, job);
-                if locked.is_some_and(|row| row.status == Status::Queued) && self.wake_for_move(s) {
+                if locked.is_some_and(|row| row.status == Status::Queued) {
+                    s.operator = OperatorStep::MoveLook { job };
+                    return true;
+                }
+            }
+            OperatorStep::MoveLook { job } => {
+                let claimed = s.snapshot(OPERATOR).is_claimed(job);
+                if claimed && !self.acts_at_once() {
+                    return self.give_back(s);
+                }
+                if self.wake_for_move(s) {
                     s.operator = OperatorStep::MoveSee { job };
                     return true;
                 }
             }
-            // By a snapshot younger than the lock.
+            // By a snapshot younger than the lock. A claimed job needs no flag.
             OperatorStep::MoveSee { job } => {
-                let behind = s.snapshot(OPERATOR).unfinished() & !((2 << job) - 1);
-                s.operator = OperatorStep::MoveNext { job, next: lowest(behind) };
+                let rows = s.snapshot(OPERATOR);
+                let next = lowest(rows.unfinished() & !((2 << job) - 1));
+                let next = next.filter(|next| !rows.is_claimed(*next));
+                s.operator = OperatorStep::MoveNext { job, next };
                 return true;
             }
-            OperatorStep::MoveNext { job, next } => self.move_away(s, job, next),
+            OperatorStep::MoveNext { job, next } => {
+                if self.lock_next(s, next) {
+                    s.operator = OperatorStep::MoveAway { job, next };
+                    return true;
+                }
+            }
+            OperatorStep::MoveAway { job, next } => {
+                self.move_away(s, job, next);
+                s.operator = OperatorStep::Open;
+                return true;
+            }
         }
         s.commit(OPERATOR);
         s.operator = OperatorStep::Idle;
@@ -171,16 +246,26 @@ impl Protocol {
         true
     }
 
-    /// Moves a job that is locked. The next one is flagged in its place; if that waits and cannot
-    /// be locked, nothing is done.
+    /// Locks the job that is to be flagged. If that fails, nothing is done.
+    fn lock_next(&self, s: &mut State, next: Option<u8>) -> bool {
+        let Some(next) = next else { return true };
+        s.lock_job(OPERATOR, next).is_some_and(|row| row.status == Status::Queued)
+    }
+
+    /// Moves a job that is locked. The next one, locked as well, is flagged in its place. If that
+    /// is claimed by now, it needs no flag, since its group's `head_id` is not above it. Its lock
+    /// is given back.
     fn move_away(&self, s: &mut State, job: u8, next: Option<u8>) {
-        let waits = |id: u8| s.snapshot(OPERATOR).status(id) == Some(Status::Queued);
-        if let Some(next) = next.filter(|next| waits(*next))
-            && !self.is(Mutation::MoveWithoutFlag)
-        {
-            let locked = s.lock_job(OPERATOR, next).filter(|row| row.status == Status::Queued);
-            let Some(row) = locked else { return };
-            s.write_job(OPERATOR, next, JobRow { flagged: true, ..row });
+        let rows = s.snapshot(OPERATOR);
+        let locked = |id: &u8| s.locks.jobs[*id as usize] == Some(OPERATOR as u8);
+        if let Some(next) = next.filter(locked) {
+            if rows.is_claimed(next) && !self.is(Mutation::MoveKeepsNext) {
+                s.locks.jobs[next as usize] = None;
+            } else if let Some(row) = rows.jobs[next as usize]
+                && !self.is(Mutation::MoveWithoutFlag)
+            {
+                s.write_job(OPERATOR, next, JobRow { flagged: true, ..row });
+            }
         }
         if let Some(row) = s.snapshot(OPERATOR).jobs[job as usize] {
             s.write_job(OPERATOR, job, JobRow { status: Status::Moved, flagged: false, ..row });
@@ -188,17 +273,23 @@ impl Protocol {
     }
 }
 
-fn cancel(s: &mut State, job: u8) {
+/// Locks a job that is queued or parked; a queued one may be claimed.
+pub fn lock_waiting(s: &mut State, session: usize, job: u8) -> Option<JobRow> {
     let waiting = |row: &JobRow| matches!(row.status, Status::Queued | Status::Parked);
-    match s.lock_job(OPERATOR, job).filter(waiting) {
-        Some(row) => {
-            let (status, parked_with) = (Status::Cancelled, None);
-            // The flag makes a claim read the group's heads again: the group may have waited for
-            // this job.
-            s.write_job(OPERATOR, job, JobRow { status, flagged: true, parked_with, ..row });
-        }
-        None => s.rows.asked |= 1 << job,
+    s.lock_job(session, job).filter(waiting)
+}
+
+/// Ends a job that is locked and that nobody has claimed. The flag makes a claim read the group's
+/// heads again: the group may have waited for this job.
+pub fn end(s: &mut State, session: usize, job: u8, status: Status) {
+    if let Some(row) = s.snapshot(session).jobs[job as usize] {
+        s.write_job(session, job, JobRow { status, flagged: true, parked_with: None, ..row });
     }
+}
+
+/// Leaves the request to cancel a job that runs, or whose row is locked. A skip does nothing.
+fn leave_request(s: &mut State, job: u8, status: Status) {
+    s.rows.asked |= u8::from(status == Status::Cancelled) << job;
 }
 
 /// Queues dead jobs again and returns those that could be locked; the first of them is flagged.

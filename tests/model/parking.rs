@@ -1,12 +1,13 @@
 //! Park: a failed job and those behind it step aside; in batches, while their group is halted with
-//! `park_to`.
+//! `park_to`. And maintenance, which goes on with that, and carries out requests to cancel.
 
 use crate::claim::freed;
 use crate::database::Lock;
 use crate::mutation::Mutation;
+use crate::operator::{end, lock_waiting};
 use crate::protocol::Protocol;
 use crate::state::{
-    GroupRow, JobRow, MAINTENANCE, MaintenanceStep, Ready, Rows, State, Status, Step, each,
+    GroupRow, JobRow, MAINTENANCE, MaintenanceStep, Ready, Rows, State, Status, Step, each, lowest,
 };
 
 /// Limit of jobs that one transaction parks.
@@ -57,16 +58,41 @@ impl Protocol {
         s.workers[w].step = Step::SettleCommit;
     }
 
-    /// Maintenance continues a park that a settle began.
+    /// Maintenance continues a park that a settle began, or carries out a request of a job that
+    /// nobody has claimed, as an operator does.
     pub fn run_maintenance(&self, s: &mut State) -> bool {
         match s.maintenance {
             MaintenanceStep::Idle => {
-                if s.rows.group.is_none_or(|row| row.park_to.is_none())
-                    || s.lock_group(MAINTENANCE, Lock::NoKeyUpdate).is_none()
-                {
-                    return false;
+                if s.rows.group.is_some_and(|row| row.park_to.is_some()) {
+                    if s.lock_group(MAINTENANCE, Lock::NoKeyUpdate).is_none() {
+                        return false;
+                    }
+                    s.maintenance = MaintenanceStep::ParkSee;
+                } else {
+                    let Some(job) = lowest(s.rows.asked & s.rows.which(|_, row| !row.is_over()))
+                    else {
+                        return false;
+                    };
+                    s.maintenance = MaintenanceStep::RequestLock { job };
                 }
-                s.maintenance = MaintenanceStep::ParkSee;
+            }
+            MaintenanceStep::RequestLock { job } => {
+                s.maintenance = MaintenanceStep::Idle;
+                if lock_waiting(s, MAINTENANCE, job).is_none() {
+                    s.rollback(MAINTENANCE);
+                } else if self.is(Mutation::RequestWithoutLook) {
+                    end(s, MAINTENANCE, job, Status::Cancelled);
+                    s.commit(MAINTENANCE);
+                } else {
+                    s.maintenance = MaintenanceStep::RequestLook { job };
+                }
+            }
+            MaintenanceStep::RequestLook { job } => {
+                if !s.snapshot(MAINTENANCE).is_claimed(job) {
+                    end(s, MAINTENANCE, job, Status::Cancelled);
+                }
+                s.commit(MAINTENANCE);
+                s.maintenance = MaintenanceStep::Idle;
             }
             MaintenanceStep::ParkSee => {
                 let rows = s.snapshot(MAINTENANCE);

@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::protocol::Protocol;
-use crate::state::{Faults, GroupRow, JobRow, Ready, State, each};
+use crate::state::{Faults, GroupRow, JobRow, Ready, State, Status, each};
 
 pub const ORDER: &str = "P1 order";
 pub const ONE_AT_A_TIME: &str = "P2 one at a time";
@@ -15,6 +15,7 @@ pub const NO_WAIT: &str = "P3 no step waits for an open transaction";
 pub const AWAKE: &str = "P8 no group sleeps for a job that is over";
 pub const NOT_LEFT: &str = "P9 no living worker leaves a claim behind";
 
+pub const ENDS_ONCE: &str = "P3 a job that is claimed has not ended";
 pub const MOVED: &str = "P2 a job that moved is of one queue";
 
 pub fn all() -> Vec<Property<Protocol>> {
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Property<Protocol>> {
             !s.two_rows && s.workers.iter().filter(|worker| worker.handler).count() <= 1
         }),
         Property::always(NOTHING_LOST, |_, s| covered(s)),
+        Property::always(ENDS_ONCE, |_, s| is_unfinished_while_claimed(s)),
         Property::always(ATTEMPTS, |_, s: &State| !s.seen.uncounted),
         Property::always(STALE, |_, s: &State| !s.seen.stale_write),
         Property::always(LATE, |_, s: &State| !s.seen.late_write),
@@ -44,6 +46,23 @@ fn in_order(s: &State) -> bool {
         running.is_some_and(|claim| s.seen.before[claim.job as usize] & unfinished != 0)
     });
     !s.seen.wrong_head && !early
+}
+
+/// Returns whether the job that the group's row names is unfinished, and in this queue.
+fn is_unfinished_while_claimed(s: &State) -> bool {
+    let claimed = s.rows.group.and_then(|row| row.job);
+    claimed.is_none_or(|job| s.rows.status(job) == Some(Status::Queued))
+}
+
+/// Returns whether each handler that was begun is that of a claim, or counted in its job's row, and
+/// none was begun beyond the limit.
+pub fn is_counted(model: &Protocol, s: &State) -> bool {
+    s.rows.jobs.iter().zip(s.seen.starts).zip(0..).all(|((job, starts), id)| {
+        let runs = s.rows.group.is_some_and(|row| row.names(id) && row.started);
+        job.is_none_or(|job| {
+            starts <= job.attempts + u8::from(runs) && starts <= model.max_attempts + job.forgiven
+        })
+    })
 }
 
 /// Returns whether a group sleeps until the time of a job that is over, and no flag wakes it.

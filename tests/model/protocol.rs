@@ -61,6 +61,8 @@ pub struct Protocol {
     pub deadly: Option<u8>,
     /// States that differ only in which worker is which are one state.
     pub symmetric: bool,
+    /// States that differ only in how a job has ended are one state.
+    pub forgetful: bool,
     pub mutation: Option<Mutation>,
 }
 
@@ -336,7 +338,8 @@ impl Model for Protocol {
         if s.faults.terminations > 0 {
             actions.extend((0..self.workers).map(Action::Terminate));
         }
-        if self.out_of_attempts == OutOfAttempts::Park {
+        let cancels = self.requests.iter().any(|request| matches!(request, Request::Cancel(_)));
+        if cancels || self.out_of_attempts == OutOfAttempts::Park {
             actions.push(Action::Maintenance);
         }
         if s.operator != OperatorStep::Idle {
@@ -352,9 +355,12 @@ impl Model for Protocol {
         }
         self.wake(&mut s);
         // A job that has ended, or stepped aside, is waited for no more.
-        let over = !s.rows.unfinished() & s.rows.which(|_, _| true);
+        let over = s.rows.which(|_, row| !row.status.unfinished());
         for before in &mut s.seen.before {
             *before &= !over;
+        }
+        if self.forgetful {
+            s.forget(over & !self.may_come_back(&s));
         }
         if self.symmetric {
             s.sort_workers(self.workers);

@@ -2,7 +2,7 @@
 //! they like, and with several calls in one.
 
 use crate::protocol::Protocol;
-use crate::state::{JobRow, State, Status, Step, Then};
+use crate::state::{State, Status, Step, Then};
 
 impl Protocol {
     pub fn is_receiver(&self, w: usize) -> bool {
@@ -22,7 +22,7 @@ impl Protocol {
         let Some(job) = rows.jobs[claim.job as usize].filter(|_| self.is_receiver(w)) else {
             return false;
         };
-        s.write_job(w, claim.job, JobRow { status: Status::Succeeded, ..job });
+        s.write_job(w, claim.job, job.ended(Status::Succeeded, !claim.exhausted));
         self.end_turn(s, w, rows.unfinished() & !(1 << claim.job) != 0);
         true
     }

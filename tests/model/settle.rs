@@ -4,8 +4,9 @@
 use crate::claim::freed;
 use crate::database::{Lock, Written};
 use crate::mutation::Mutation;
+use crate::properties::is_counted;
 use crate::protocol::{Hold, OutOfAttempts, Protocol};
-use crate::state::{Claim, GroupRow, JobRow, Ready, RunResult, State, Status, Step, Then, lowest};
+use crate::state::{GroupRow, JobRow, OperatorStep, Ready, RunResult, State, Status, Step, Then};
 
 impl Protocol {
     /// The transaction has both rows.
@@ -17,8 +18,7 @@ impl Protocol {
         let counts = result != RunResult::Success || self.is_receiver(w);
         s.workers[w].unrecorded = if counts { result } else { RunResult::Error };
         let asked = rows.asked & 1 << claim.job != 0;
-        let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
-        let job = JobRow { attempts, ..job };
+        let job = job.ended(job.status, group.started);
         let status = match result {
             RunResult::Success => Status::Succeeded,
             _ if asked => Status::Cancelled,
@@ -127,11 +127,15 @@ impl Protocol {
         };
     }
 
-    /// Waits for a session that has the job's row for a moment.
+    /// Waits for a session that has the job's row for a moment. The other claims of its batch wait
+    /// as well, so no session may have that for longer.
     pub fn write_many(&self, s: &mut State, w: usize) -> bool {
         let Some(claim) = s.workers[w].claim else { return false };
-        let Some(job) = s.lock_job(w, claim.job) else { return false };
-        s.write_job(w, claim.job, JobRow { status: Status::Succeeded, ..job });
+        let Some(job) = s.lock_job(w, claim.job) else {
+            s.waited |= s.operator == OperatorStep::Open;
+            return s.waited;
+        };
+        s.write_job(w, claim.job, job.ended(Status::Succeeded, true));
         if s.snapshot(w).unfinished() == 0 {
             s.delete_group(w);
             s.workers[w].step = Step::SettleCommit;
@@ -142,87 +146,16 @@ impl Protocol {
         true
     }
 
-    /// Reads the group's next head with a snapshot that is younger than the lock of its row.
-    pub fn see_next(&self, s: &mut State, w: usize, followed: bool) {
-        let Some(claim) = s.workers[w].claim else { return };
-        let rows = s.snapshot(w);
-        let Some(group) = rows.group else { return };
-        let unfinished = rows.unfinished() & !(1 << claim.job);
-        let next = if self.is(Mutation::ChainReadsOnlyBehind) {
-            lowest(unfinished & !((2 << claim.job) - 1))
-        } else {
-            self.head(unfinished, &rows, &group)
-        };
-        let wrong = next != lowest(unfinished);
-        match next {
-            Some(next) => s.workers[w].step = Step::ChainLock { followed, next, wrong },
-            None => self.succeed(s, w, followed),
-        }
-    }
-
-    /// Ends the job and starts the next one, in one transaction. `head_id` is raised only by a
-    /// claim of a free row.
-    pub fn chain_next(&self, s: &mut State, w: usize, followed: bool, next: u8, wrong: bool) {
-        let may = |job: &JobRow| {
-            job.status == Status::Queued && job.due && job.counted() < self.max_attempts
-        };
-        let Some(job) = s.lock_job(w, next).filter(may) else {
-            return self.succeed(s, w, followed);
-        };
-        self.write_success(s, w);
-        let Some(group) = s.snapshot(w).group else { return };
-        let attempts = job.attempts + 1;
-        s.write_job(w, next, JobRow { status: Status::Started, flagged: false, attempts, ..job });
-        let (token, raises) = (s.fresh_token(), self.is(Mutation::ChainRaisesHead));
-        s.write_group(
-            w,
-            GroupRow {
-                claim: Some(token),
-                job: Some(next),
-                suspect: None,
-                // The flag of a late job, now cleared, stood for the jobs behind it.
-                head: if raises { next } else { group.head.min(next) },
-                ready: Ready::Lease,
-                ..group
-            },
-        );
-        s.seen.wrong_head |= wrong;
-        let claim = Claim { token, job: next, attempts, exhausted: false };
-        s.workers[w].step = Step::ChainCommit { claim };
-    }
-
-    fn write_success(&self, s: &mut State, w: usize) {
+    pub fn write_success(&self, s: &mut State, w: usize) {
         let Some(claim) = s.workers[w].claim else { return };
         if let Some(job) = s.snapshot(w).jobs[claim.job as usize] {
-            let attempts = job.attempts + u8::from(self.is(Mutation::CountInSettle));
-            s.write_job(w, claim.job, JobRow { status: Status::Succeeded, attempts, ..job });
+            s.write_job(w, claim.job, job.ended(Status::Succeeded, true));
         }
     }
 
-    fn succeed(&self, s: &mut State, w: usize, followed: bool) {
+    pub fn succeed(&self, s: &mut State, w: usize, followed: bool) {
         self.write_success(s, w);
         self.end_turn(s, w, followed);
-    }
-
-    pub fn commit_next(&self, s: &mut State, w: usize, next: Claim, answered: bool) {
-        self.commit_settle(s, w, answered);
-        if answered {
-            let worker = &mut s.workers[w];
-            worker.claim = Some(next);
-            worker.step = Step::HoldSee { then: Then::Handle };
-        }
-    }
-
-    /// The commit gets through, and the next job's hold behind it fails. The worker has the claim
-    /// all the same, and releases it at once.
-    pub fn fail_next(&self, s: &mut State, w: usize) -> bool {
-        let Step::ChainCommit { claim } = s.workers[w].step else { return false };
-        self.commit_settle(s, w, true);
-        if !self.is(Mutation::ChainForgetsNext) {
-            s.workers[w].claim = Some(claim);
-            s.workers[w].step = Step::HoldSee { then: Then::Release };
-        }
-        true
     }
 
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
@@ -231,8 +164,8 @@ impl Protocol {
             _ => Then::Record(s.workers[w].unrecorded),
         };
         let Some(settled) = s.workers[w].claim else {
-            // A claim alone, perhaps with the ack of the job that it has just started.
-            s.commit(w);
+            // A claim alone, perhaps with the ack of the job that it has just claimed.
+            self.commit_counted(s, w);
             s.workers[w].step = Step::Idle;
             return;
         };
@@ -240,7 +173,7 @@ impl Protocol {
         let writes = s.transactions[w].group != Written::Nothing;
         let token = s.rows.group.and_then(|row| row.claim);
         s.seen.stale_write |= writes && token != Some(settled.token);
-        s.commit(w);
+        self.commit_counted(s, w);
         let worker = &mut s.workers[w];
         if answered {
             worker.claim = None;
@@ -250,5 +183,21 @@ impl Protocol {
             // The worker tries again, and finds that its token is gone.
             worker.step = Step::HoldSee { then };
         }
+    }
+
+    /// Commits. P9: an attempt is counted once, in the transaction in which its claim ends. A
+    /// receiver's may begin and end in one.
+    fn commit_counted(&self, s: &mut State, w: usize) {
+        let before = s.rows;
+        s.commit(w);
+        let now = s.rows;
+        for (id, rows) in (0..).zip(before.jobs.iter().zip(now.jobs)) {
+            let (Some(old), Some(new)) = rows else { continue };
+            let stays = |row: GroupRow| now.group.is_some_and(|now| now.claim == row.claim);
+            let ended = before.group.is_some_and(|row| row.names(id) && row.started && !stays(row));
+            let most = u8::from(ended) + u8::from(self.is_receiver(w));
+            s.seen.uncounted |= new.attempts > old.attempts + most;
+        }
+        s.seen.uncounted |= !is_counted(self, s);
     }
 }

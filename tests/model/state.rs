@@ -1,6 +1,9 @@
-//! State of the model: rows, the step of each actor, and a record for the properties.
+//! State of the model: rows, the actors (see `step`), and a record for the properties.
 
 use crate::database::{Locks, Transaction};
+pub use crate::step::{
+    Claim, HeadSnapshot, MaintenanceStep, OperatorStep, Producer, RunResult, Step, Then, Worker,
+};
 
 pub const JOBS: usize = 3;
 pub const WORKERS: usize = 3;
@@ -11,8 +14,8 @@ pub const SESSIONS: usize = WORKERS + 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
+    /// Waits, or runs: whether a job is claimed is in its group's row alone.
     Queued,
-    Started,
     Succeeded,
     Failed,
     Cancelled,
@@ -23,7 +26,7 @@ pub enum Status {
 
 impl Status {
     pub fn unfinished(self) -> bool {
-        matches!(self, Self::Queued | Self::Started)
+        self == Self::Queued
     }
 }
 
@@ -34,6 +37,7 @@ pub struct JobRow {
     pub flagged: bool,
     /// `run_at` is over.
     pub due: bool,
+    /// Attempts that have ended. One that runs is in the group's row.
     pub attempts: u8,
     pub forgiven: u8,
     pub parked_with: Option<u8>,
@@ -42,6 +46,13 @@ pub struct JobRow {
 impl JobRow {
     pub fn counted(self) -> u8 {
         self.attempts - self.forgiven
+    }
+
+    /// Returns the row as the end of an attempt leaves it; `begun`: that counts. The flag goes: its
+    /// claim has the group's row, whose `head_id` is not above the job.
+    pub fn ended(self, status: Status, begun: bool) -> Self {
+        let attempts = self.attempts + u8::from(begun);
+        Self { status, flagged: false, attempts, ..self }
     }
 
     /// Ended for good, as far as anything but a request is concerned.
@@ -79,6 +90,8 @@ pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,
     pub job: Option<u8>,
+    /// The claim has begun an attempt, which its job's row counts when it has ended.
+    pub started: bool,
     pub suspect: Option<u8>,
     pub claimed_by: Option<u8>,
     /// The claim is over when its lease is.
@@ -90,6 +103,11 @@ pub struct GroupRow {
 }
 
 impl GroupRow {
+    /// Returns whether the job is claimed.
+    pub fn names(&self, job: u8) -> bool {
+        self.job == Some(job)
+    }
+
     /// Returns whether its claim is strict, and over.
     pub fn is_over(&self) -> bool {
         self.strict && self.ready != Ready::Lease
@@ -114,13 +132,25 @@ impl Rows {
 
     /// Returns the jobs for which `is` holds, a bit for each.
     pub fn which(&self, is: impl Fn(u8, &JobRow) -> bool) -> u8 {
-        let rows = self.jobs.iter().enumerate();
-        let found = rows.filter(|(id, row)| row.is_some_and(|row| is(*id as u8, &row)));
-        found.fold(0, |bits, (id, _)| bits | 1 << id)
+        // A loop: without optimisation it is the fastest.
+        let mut found = 0;
+        for id in 0..JOBS {
+            if let Some(row) = &self.jobs[id]
+                && is(id as u8, row)
+            {
+                found |= 1 << id;
+            }
+        }
+        found
     }
 
     pub fn unfinished(&self) -> u8 {
         self.which(|_, row| row.status.unfinished())
+    }
+
+    /// Returns whether the group's row names the job: it is claimed.
+    pub fn is_claimed(&self, job: u8) -> bool {
+        self.group.is_some_and(|row| row.names(job))
     }
 
     pub fn flagged(&self) -> u8 {
@@ -139,190 +169,6 @@ pub fn lowest(bits: u8) -> Option<u8> {
 
 pub fn each(bits: u8) -> impl Iterator<Item = u8> {
     (0..JOBS as u8).filter(move |id| bits & 1 << id != 0)
-}
-
-/// The result of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum RunResult {
-    #[default]
-    Success,
-    Error,
-    Exhausted,
-    Cancelled,
-}
-
-/// A worker's claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Claim {
-    pub token: u8,
-    pub job: u8,
-    pub attempts: u8,
-    pub exhausted: bool,
-}
-
-/// Purpose of locking the rows by the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Then {
-    /// To run the handler, in that transaction.
-    Handle,
-    /// The first `tx()` of a handler that a lease keeps.
-    Tx,
-    /// To record the result of the run.
-    Record(RunResult),
-    /// To release the claim: no slot has come free for its job.
-    Release,
-}
-
-/// A worker's step. `See` takes a statement's snapshot, `Lock` is when that statement locks the
-/// row; between them the snapshot may age.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Step {
-    Dead,
-    Idle,
-    // Claim: adopt, by the flags that were seen. None of them is locked.
-    WakeLock {
-        flags: u8,
-        wakes: bool,
-    },
-    ShareLock {
-        flags: u8,
-    },
-    GroupLock {
-        flags: u8,
-    },
-    GroupSee {
-        flags: u8,
-    },
-    Insert {
-        flags: u8,
-        head: Option<u8>,
-        wrong: bool,
-    },
-    // Claim: take turns, read heads, write.
-    TakeSee,
-    TakeLock {
-        seen: HeadSnapshot,
-    },
-    HeadSee {
-        seen: HeadSnapshot,
-    },
-    HeadLock {
-        head: u8,
-        wrong: bool,
-        alone: bool,
-    },
-    SleepClear {
-        head: u8,
-    },
-    RetireFreeSee,
-    RetireFreeLock {
-        drained: bool,
-    },
-    ClaimCommit {
-        claim: Option<Claim>,
-    },
-    // Hold, or settle by token.
-    HoldSee {
-        then: Then,
-    },
-    HoldLock {
-        then: Then,
-        followed: bool,
-    },
-    ClearSuspicion {
-        then: Then,
-    },
-    ReleaseCommit,
-    /// The handler runs, in a transaction that has the rows.
-    Held {
-        followed: bool,
-    },
-    /// The handler runs, and its session is gone.
-    HoldLost,
-    /// The handler runs, and a lease keeps the group.
-    Leased,
-    // Settle.
-    ManySee,
-    ManyLock,
-    ManyWrite,
-    ParkSee {
-        followed: bool,
-    },
-    ParkLock {
-        followed: bool,
-        behind: u8,
-    },
-    RetireAlone,
-    RetireAtOnce {
-        drained: bool,
-    },
-    Retire,
-    SettleCommit,
-    // Settle, and chain the group's next job.
-    ChainSee {
-        followed: bool,
-    },
-    ChainLock {
-        followed: bool,
-        next: u8,
-        wrong: bool,
-    },
-    ChainCommit {
-        claim: Claim,
-    },
-}
-
-/// The heads that a snapshot shows of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HeadSnapshot {
-    /// The candidate with the lowest id.
-    pub head: Option<u8>,
-    pub drained: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Worker {
-    pub step: Step,
-    pub claim: Option<Claim>,
-    /// Its handler runs.
-    pub handler: bool,
-    /// The result to record again if the session is lost in a settle.
-    pub unrecorded: RunResult,
-    /// Its presence session lives, and so does the lock.
-    pub present: bool,
-    /// The server itself announced its shutdown, and the process has not been back since.
-    pub knows_down: bool,
-    /// The process whose row it has locked as the failure detector, with the lock found free.
-    pub found_dead: Option<u8>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Producer {
-    Waiting,
-    /// Inserted, not committed.
-    Open {
-        first: u8,
-    },
-    Done,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OperatorStep {
-    Idle,
-    CancelLock { job: u8 },
-    RetryLock { dead: u8, halted: bool },
-    RetryUnhalt { dead: u8 },
-    UnitLock { unit: u8 },
-    MoveLock { job: u8 },
-    MoveSee { job: u8 },
-    MoveNext { job: u8, next: Option<u8> },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MaintenanceStep {
-    Idle,
-    ParkSee,
-    ParkLock { behind: u8 },
 }
 
 /// Number of faults that may still occur.
@@ -356,6 +202,7 @@ pub struct Seen {
     /// Number of times that each job's handler was begun.
     pub starts: [u8; JOBS],
     pub wrong_head: bool,
+    /// A handler was begun without a committed attempt, or an attempt was counted that did not end.
     pub uncounted: bool,
     pub stale_write: bool,
     /// A claim of this queue started a job that was moved to another one.

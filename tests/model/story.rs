@@ -98,12 +98,14 @@ fn step(step: Step) -> String {
         Step::ShareLock { .. } => "adopts: shares the claimed row it saw",
         Step::GroupLock { .. } => "adopts: tries the lock of the group, as it saw no row",
         Step::GroupSee { .. } => "adopts: looks again, and reads the head",
-        Step::Insert { head: Some(_), .. } => "adopts: starts the head and inserts the row",
+        Step::Insert { head: Some(_), .. } => {
+            "adopts: locks the head and inserts the row that names it"
+        }
         Step::Insert { head: None, .. } => "adopts: clears flags, as no job is unfinished",
         Step::TakeSee => "checks whether the group is due",
         Step::TakeLock { .. } => "locks the group that was due",
         Step::HeadSee { .. } => "reads the head",
-        Step::HeadLock { .. } => "locks the head and starts it",
+        Step::HeadLock { .. } => "locks the head and names it in the row",
         Step::SleepClear { .. } => "lets the group sleep, and clears flags behind its head",
         Step::RetireFreeSee => "checks whether the group is drained",
         Step::RetireFreeLock { .. } => "locks the row alone and retires the group",
@@ -123,7 +125,7 @@ fn step(step: Step) -> String {
         Step::Retire => "reads once more, and deletes the row of a drained group",
         Step::SettleCommit => "commits the outcome",
         Step::ChainSee { .. } => "reads which job is next",
-        Step::ChainLock { .. } => "locks the next job, ends its own and starts the next",
+        Step::ChainLock { .. } => "locks the next job, ends its own and names the next",
         Step::ChainCommit { .. } => "commits, and holds the next job",
         _ => "continues",
     };
@@ -143,7 +145,8 @@ fn rows(s: &State) -> String {
         Some(row) => {
             let _ = write!(text, " | head {}, {:?}", row.head, row.ready);
             if let (Some(token), Some(job)) = (row.claim, row.job) {
-                let _ = write!(text, ", claim {token} of job {job}");
+                let begun = if row.started { "" } else { " (no attempt)" };
+                let _ = write!(text, ", claim {token} of job {job}{begun}");
             }
             if row.suspect.is_some() {
                 text.push_str(", suspected");

@@ -1,9 +1,10 @@
 //! Workers that do the same are alike: of the states that differ only in which worker is which, one
-//! is explored.
+//! is explored. Jobs that have ended are alike too, if no request brings them back.
 
-use crate::database::{GroupLock, Locks};
+use crate::database::{GroupLock, Locks, Written};
+use crate::operator::Request;
 use crate::protocol::Protocol;
-use crate::state::State;
+use crate::state::{Claim, GroupRow, JOBS, JobRow, OperatorStep, State, Status, Step};
 
 /// The locks of one session.
 fn locked(locks: &Locks, session: usize) -> (u8, Option<bool>, bool, bool) {
@@ -15,6 +16,47 @@ fn locked(locks: &Locks, session: usize) -> (u8, Option<bool>, bool, bool) {
         locks.shared & 1 << own != 0,
         locks.advisory == Some(own),
     )
+}
+
+const FORGOTTEN: JobRow = JobRow {
+    status: Status::Succeeded,
+    flagged: false,
+    due: true,
+    attempts: 0,
+    forgiven: 0,
+    parked_with: None,
+};
+
+/// New numbers of tokens, in the order in which they are met.
+#[derive(Default)]
+struct Renamed {
+    before: [u8; 16],
+    count: u8,
+}
+
+impl Renamed {
+    fn of(&mut self, token: u8) -> u8 {
+        let known = self.before[..self.count as usize].iter().position(|it| *it == token);
+        known.map_or_else(
+            || {
+                self.before[self.count as usize] = token;
+                self.count += 1;
+                self.count - 1
+            },
+            |number| number as u8,
+        )
+    }
+
+    fn in_row(&mut self, row: Option<&mut GroupRow>) {
+        let Some(row) = row else { return };
+        row.claim = row.claim.map(|token| self.of(token));
+        row.suspect = row.suspect.map(|token| self.of(token));
+    }
+
+    fn in_claim(&mut self, claim: Option<&mut Claim>) {
+        let Some(claim) = claim else { return };
+        claim.token = self.of(claim.token);
+    }
 }
 
 impl State {
@@ -37,6 +79,43 @@ impl State {
         *shared = *shared & !(1 << a) & !(1 << b) | of_a << b | of_b << a;
     }
 
+    /// Forgets how jobs have ended, and after how many attempts: nothing asks for that any more, but
+    /// of jobs that may come back. Tokens get the lowest numbers.
+    pub fn forget(&mut self, over: u8) {
+        for id in 0..JOBS {
+            if over & 1 << id != 0
+                && let Some(row) = &mut self.rows.jobs[id]
+                && !matches!(row.status, Status::Moved | Status::Parked)
+            {
+                *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
+                self.seen.starts[id] = 0;
+                self.seen.before[id] = 0;
+                // An adopter that clears its flag.
+                for transaction in &mut self.transactions {
+                    if let Some(row) = &mut transaction.jobs[id] {
+                        *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
+                    }
+                }
+            }
+        }
+        let mut renamed = Renamed::default();
+        self.old_suspect = self.old_suspect.map(|token| renamed.of(token));
+        renamed.in_row(self.rows.group.as_mut());
+        for transaction in &mut self.transactions {
+            if let Written::Row(row) = &mut transaction.group {
+                renamed.in_row(Some(row));
+            }
+        }
+        for worker in &mut self.workers {
+            renamed.in_claim(worker.claim.as_mut());
+            match &mut worker.step {
+                Step::ClaimCommit { claim } => renamed.in_claim(claim.as_mut()),
+                Step::ChainCommit { claim } => renamed.in_claim(Some(claim)),
+                _ => {}
+            }
+        }
+    }
+
     pub fn sort_workers(&mut self, workers: usize) {
         for end in (1..workers).rev() {
             for a in 0..end {
@@ -54,9 +133,26 @@ impl State {
 }
 
 impl Protocol {
-    /// The same, with workers that are alike; as it is if they differ in what their rows say.
+    /// The same, with workers that are alike, unless they differ in what their rows say, and with
+    /// jobs that are alike when they have ended.
     pub fn with_symmetry(&self) -> Self {
         let alike = self.receivers == 0 || self.receivers == (1 << self.workers) - 1;
-        Self { symmetric: alike && !self.presence, ..self.clone() }
+        let forgetful = self.mutation.is_none();
+        Self { symmetric: alike && !self.presence, forgetful, ..self.clone() }
+    }
+
+    /// Returns the jobs that a request may yet queue again.
+    pub fn may_come_back(&self, s: &State) -> u8 {
+        use OperatorStep::{RetryLock, RetryUnhalt, UnitLock};
+        if matches!(s.operator, RetryLock { .. } | RetryUnhalt { .. } | UnitLock { .. }) {
+            return u8::MAX;
+        }
+        let open = self.requests.iter().enumerate().filter(|(it, _)| s.requested & 1 << it == 0);
+        let again = open.map(|(_, request)| match request {
+            Request::Retry(job) => 1 << job,
+            Request::Redrive | Request::RedriveParked => u8::MAX,
+            _ => 0,
+        });
+        again.fold(0, |all, jobs| all | jobs)
     }
 }

@@ -19,7 +19,7 @@ pub fn job(group: usize, enqueued: i8) -> Job {
 
 pub fn flags(kinds: &[Kind], jobs: &[Job], sessions: &[Session]) -> Adoption {
     let (kinds, jobs, sessions) = (kinds.to_vec(), jobs.to_vec(), sessions.to_vec());
-    Adoption { kinds, jobs, sessions, page: 1, mutation: None }
+    Adoption { kinds, jobs, sessions, page: 1, flags_stay: false, mutation: None }
 }
 
 /// Explores all states, with pages of one flag and of two.
@@ -68,6 +68,14 @@ fn receivers_that_stay_open_beside_each_other() {
 }
 
 #[test]
+fn flags_that_stay_while_their_jobs_run() {
+    let jobs = [job(0, 0), job(1, 1)];
+    let stay = Adoption { flags_stay: true, ..flags(&[Kind::Idle, Kind::Idle], &jobs, &[]) };
+    check("two workers", &Adoption { sessions: vec![WORKER, TWO_SLOTS], ..stay.clone() });
+    check("a receiver", &Adoption { sessions: vec![WORKER, RECEIVER], ..stay });
+}
+
+#[test]
 fn a_job_of_a_higher_priority_goes_first() {
     let urgent = Job { priority: 1, later: true, ..job(2, 2) };
     let jobs = [job(0, 0), job(1, 1), urgent];
@@ -84,6 +92,15 @@ fn larger_bounds_of_pages() {
         let late = |sessions: &[Session]| behind_and_late(kind, sessions);
         check(&format!("{kind:?}, two workers, and a late one"), &late(&[WORKER, TWO_SLOTS]));
         check(&format!("{kind:?}, a receiver, and a late one"), &late(&[WORKER, RECEIVER]));
+        let stay = |model: Adoption| Adoption { flags_stay: true, ..model };
+        check(
+            &format!("{kind:?}, two workers, flags stay"),
+            &stay(behind(kind, &[WORKER, TWO_SLOTS])),
+        );
+        check(
+            &format!("{kind:?}, a receiver, flags stay"),
+            &stay(behind(kind, &[WORKER, RECEIVER])),
+        );
     }
     check("Locked, a receiver", &behind(Kind::Locked, &[WORKER, TWO_SLOTS, RECEIVER]));
     check("Locked, two receivers", &behind(Kind::Locked, &[RECEIVER, RECEIVER, WORKER]));

@@ -80,6 +80,8 @@ pub struct Adoption {
     pub sessions: Vec<Session>,
     /// The number of flags in a page.
     pub page: usize,
+    /// Jobs that run keep their flags. Else a state less: they are like those of a busy group.
+    pub flags_stay: bool,
     pub mutation: Option<Mutation>,
 }
 

@@ -82,6 +82,8 @@ pub struct State {
     pub jobs: [JobState; JOBS],
     pub groups: [Group; GROUPS],
     pub claims: [Claim; SESSIONS],
+    /// Jobs whose claims are committed.
+    pub running: u8,
     pub unfair: bool,
     pub unconfined: bool,
 }
