@@ -22,9 +22,7 @@ as $$
   limit 1
 $$;
 
--- Returns those of the jobs that no claim names, in the order given. This transaction has locked
--- them, in a statement before: a claim locks a job before it names it, and writes nothing to it. So
--- the lock alone says nothing about a claim that was committed just before.
+-- Returns those of the jobs that no claim names, in the order given.
 create or replace function {schema}.unclaimed(ids bigint[]) returns bigint[]
 language sql stable
 as $$
@@ -46,3 +44,18 @@ as $$
       where g.queue = of_queue and g.group_id between of_group and of_group and of_job = any ({claimed_jobs_g})
       limit 1) then 'started' else status end
 $$;
+
+-- Raises SQ001 if a claim names one of the jobs. This transaction has locked them, in a statement
+-- before: a claim locks a job before it names it, and writes nothing to it. So the lock alone says
+-- nothing about a claim that was committed just before.
+--
+-- The caller locks in a block that catches this, and so gives the locks back: in a transaction that
+-- stays open, a worker's settle would wait for them.
+create or replace function {schema}.check_unclaimed(ids bigint[]) returns void
+language plpgsql stable
+as $$
+begin
+  if cardinality({schema}.unclaimed(ids)) < cardinality(ids) then
+    raise sqlstate 'SQ001';
+  end if;
+end $$;

@@ -48,10 +48,15 @@ begin
     return;
   end if;
   status := was.status;
-  perform from job j where j.id = cancel.job and j.status::text in ('queued', 'parked') for no key update skip locked;
-  if found and unclaimed(array[cancel.job]) <> '{}' then
+  begin
+    perform from job j where j.id = cancel.job and j.status::text in ('queued', 'parked') for no key update skip locked;
+    done := found;
+    perform check_unclaimed(array[cancel.job]);
+  exception when sqlstate 'SQ001' then
+    done := false;
+  end;
+  if done then
     update job j set {cancelled}, flagged = j.group_id is not null where j.id = cancel.job;
-    done := true;
   elsif status in ('queued', 'started') then
     insert into cancel_request (job_id) select cancel.job;
     requested := true;
@@ -157,9 +162,14 @@ begin
       return;
     end if;
   end if;
-  select j.status, case when {waits_as_dead_letter} then j.moved_from end into locked, dead_letter_of from job j
-  where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
-  if not found or locked = 'queued' and unclaimed(array[skip.job]) = '{}' then
+  begin
+    select j.status, case when {waits_as_dead_letter} then j.moved_from end into locked, dead_letter_of from job j
+    where j.id = skip.job and j.status::text in ('queued', 'failed') for no key update skip locked;
+    perform check_unclaimed(array[skip.job]);
+  exception when sqlstate 'SQ001' then
+    locked := null;
+  end;
+  if locked is null then
     busy := status in ('queued', 'failed');
     return;
   end if;
@@ -227,13 +237,18 @@ begin
     return;
   end if;
   status := was.status;
-  perform from job j where j.id = run_now.job and j.status::text in ('queued') for no key update skip locked;
-  if not found or unclaimed(array[run_now.job]) = '{}' then
+  begin
+    perform from job j where j.id = run_now.job and j.status::text in ('queued') for no key update skip locked;
+    done := found;
+    perform check_unclaimed(array[run_now.job]);
+  exception when sqlstate 'SQ001' then
+    done := false;
+  end;
+  if not done then
     return;
   end if;
   update job j set run_at = now(), turn_at = now(), flagged = j.group_id is not null
   where j.id = run_now.job and j.run_at > now();
-  done := true;
   perform record_operation(actor, 'run_now', was.queue, was.group_id, job, reason, 1);
   perform pg_notify(current_schema() || '.wake', was.queue);
 end $$;

@@ -27,12 +27,22 @@ begin
   groups := 0;
   duplicates := 0;
   left_behind := 0;
-  locked := array(
-    select j.id from (select distinct u.id from unnest(ids) u(id)) wanted join job j on j.id = any (array[wanted.id])
-    where j.status::text in ('queued') and j.queue <> to_queue
-    order by j.id for no key update of j skip locked);
+  loop
+    begin
+      locked := array(
+        select j.id from (select distinct u.id from unnest(ids) u(id)) wanted
+        join job j on j.id = any (array[wanted.id])
+        where j.status::text in ('queued') and j.queue <> to_queue
+          and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+        order by j.id for no key update of j skip locked);
+      perform check_unclaimed(locked);
+      exit;
+    exception when sqlstate 'SQ001' then
+      -- The next look sees the claim.
+    end;
+  end loop;
   for one in
-    select j.* from unnest(unclaimed(locked)) free(id) join job j on j.id = any (array[free.id]) order by j.id
+    select j.* from unnest(locked) l(id) join job j on j.id = any (array[l.id]) order by j.id
   loop
     select e.id, e.duplicate into made from enqueue(to_queue, one.data, one.group_id, run_at => one.run_at, name => one.name,
       reference => one.reference, priority => one.priority, expires_at => one.expires_at, max_attempts => one.max_attempts,

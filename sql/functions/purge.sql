@@ -13,21 +13,30 @@ as $$
 declare
   ids bigint[]; names text[];
 begin
-  if of_group is null then
-    select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-      select j.id, j.group_id from job j
-      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-        and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
-        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-      order by j.group_id, j.id limit n for no key update skip locked) t;
-  else
-    select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-      select j.id, j.group_id from job j
-      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-        and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group and j.status = 'queued' and j.id <= up_to
-        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-      order by j.group_id, j.id limit n for no key update skip locked) t;
-  end if;
+  loop
+    begin
+      if of_group is null then
+        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
+          select j.id, j.group_id from job j
+          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+            and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
+            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+          order by j.group_id, j.id limit n for no key update skip locked) t;
+      else
+        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
+          select j.id, j.group_id from job j
+          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+            and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group
+            and j.status = 'queued' and j.id <= up_to
+            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+          order by j.group_id, j.id limit n for no key update skip locked) t;
+      end if;
+      perform check_unclaimed(ids);
+      exit;
+    exception when sqlstate 'SQ001' then
+      -- The next look sees the claim.
+    end;
+  end loop;
   cancelled := cancel_jobs(of_queue, of_group, ids, names, reason, actor);
   if cardinality(ids) >= n then
     last_group := names[n];
@@ -57,21 +66,19 @@ begin
   end if;
 end $$;
 
--- Cancels queued jobs that this transaction has locked, but for those that a claim has named just
--- before, and flags the first of each group. Returns how many.
+-- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
+-- how many.
 create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[], reason text, actor text)
 returns bigint
 language plpgsql volatile
 set search_path from current
 as $$
 declare
-  free constant bigint[] := unclaimed(ids);
-  firsts constant bigint[] := array(
-    select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null and t.id = any (free) group by t.name);
+  firsts bigint[] := array(select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null group by t.name);
 begin
-  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (free);
-  perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(free));
-  return cardinality(free);
+  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (ids);
+  perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
+  return coalesce(cardinality(ids), 0);
 end $$;
 
 -- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers

@@ -31,14 +31,22 @@ declare
   failed bigint[]; waiting bigint[]; back bigint[] := '{}'; redriven bigint[]; one record;
 begin
   perform return_dead_letters(ids);
-  select coalesce(array_agg(t.id) filter (where t.status = 'failed'), '{}'),
-      coalesce(array_agg(t.id) filter (where t.status = 'queued'), '{}') into failed, waiting
-  from (
-    select j.id, j.status from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
-    where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
-      or j.status::text in ('queued') and j.moved_from is not null
-    for no key update of j skip locked) t;
-  waiting := unclaimed(waiting);
+  loop
+    begin
+      select coalesce(array_agg(t.id) filter (where t.status = 'failed'), '{}'),
+          coalesce(array_agg(t.id) filter (where t.status = 'queued'), '{}') into failed, waiting
+      from (
+        select j.id, j.status from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
+        where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
+          or j.status::text in ('queued') and j.moved_from is not null
+            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+        for no key update of j skip locked) t;
+      perform check_unclaimed(waiting);
+      exit;
+    exception when sqlstate 'SQ001' then
+      -- The next look sees the claim.
+    end;
+  end loop;
   update job j set {requeued},
     -- The first of a group is enough.
     flagged = j.flagged or j.id in (
@@ -115,12 +123,20 @@ declare
   discarded bigint[]; one record;
 begin
   perform return_dead_letters(ids);
-  discarded := array(
-    select j.id from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
-    where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
-      or j.status::text in ('queued') and j.moved_from is not null
-    order by j.id for no key update of j skip locked);
-  discarded := unclaimed(discarded);
+  loop
+    begin
+      discarded := array(
+        select j.id from unnest(ids) wanted(id) join job j on j.id = any (array[wanted.id])
+        where j.status::text in ('failed') and not has_parked(j.queue, j.group_id, j.id)
+          or j.status::text in ('queued') and j.moved_from is not null
+            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+        order by j.id for no key update of j skip locked);
+      perform check_unclaimed(discarded);
+      exit;
+    exception when sqlstate 'SQ001' then
+      -- The next look sees the claim.
+    end;
+  end loop;
   for one in
     update job j set {cancelled}, flagged = j.group_id is not null where j.id = any (discarded)
     returning j.id, j.queue, j.group_id

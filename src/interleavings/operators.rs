@@ -26,32 +26,32 @@ const REQUESTS: [Request; 9] = [
     Request {
         sql: "select c.done::integer::bigint from seriatim.cancel($job) c",
         locks: ("cancel", "j.id = cancel.job and j.status::text in ('queued', 'parked')"),
-        looks: ("cancel", "found and unclaimed(array[cancel.job]) <> '{}'", "found"),
+        looks: ("cancel", "perform check_unclaimed(array[cancel.job])", "perform 1"),
     },
     Request {
         sql: "select s.done::integer::bigint from seriatim.skip($job) s",
         locks: ("skip", "j.id = skip.job and j.status::text in ('queued', 'failed')"),
-        looks: ("skip", " or locked = 'queued' and unclaimed(array[skip.job]) = '{}'", ""),
+        looks: ("skip", "perform check_unclaimed(array[skip.job])", "perform 1"),
     },
     Request {
         sql: "select r.done::integer::bigint from seriatim.run_now($job) r",
         locks: ("run_now", "j.id = run_now.job and j.status::text in ('queued')"),
-        looks: ("run_now", " or unclaimed(array[run_now.job]) = '{}'", ""),
+        looks: ("run_now", "perform check_unclaimed(array[run_now.job])", "perform 1"),
     },
     Request {
         sql: "select seriatim.purge('q')",
         locks: ("purge_groups", "(select true from claim_of(j.queue, j.group_id, j.id) c) is null"),
-        looks: ("cancel_jobs", ":= unclaimed(ids)", ":= coalesce(ids, '{}')"),
+        looks: ("purge_groups", "perform check_unclaimed(ids)", "perform 1"),
     },
     Request {
         sql: "select seriatim.purge('q', 'g')",
         locks: ("purge_groups", "(select true from claim_of(j.queue, j.group_id, j.id) c) is null"),
-        looks: ("cancel_jobs", ":= unclaimed(ids)", ":= coalesce(ids, '{}')"),
+        looks: ("purge_groups", "perform check_unclaimed(ids)", "perform 1"),
     },
     Request {
         sql: "select cardinality(m.jobs)::bigint from seriatim.move_jobs(array[$job]::bigint[], 'other') m",
         locks: ("move_jobs", "j.status::text in ('queued') and j.queue <> to_queue"),
-        looks: ("move_jobs", "unnest(unclaimed(locked))", "unnest(locked)"),
+        looks: ("move_jobs", "perform check_unclaimed(locked)", "perform 1"),
     },
     Request {
         sql: "select seriatim.move_waiting('q', 'other', 10)",
@@ -64,12 +64,12 @@ const REQUESTS: [Request; 9] = [
     Request {
         sql: "select seriatim.discard_jobs(array[$job]::bigint[])",
         locks: ("discard_jobs", "j.status::text in ('queued') and j.moved_from is not null"),
-        looks: ("discard_jobs", ":= unclaimed(discarded)", ":= discarded"),
+        looks: ("discard_jobs", "perform check_unclaimed(discarded)", "perform 1"),
     },
     Request {
         sql: "select r.jobs from seriatim.redrive_jobs(array[$job]::bigint[]) r",
         locks: ("redrive_jobs", "j.status::text in ('queued') and j.moved_from is not null"),
-        looks: ("redrive_jobs", ":= unclaimed(waiting)", ":= waiting"),
+        looks: ("redrive_jobs", "perform check_unclaimed(waiting)", "perform 1"),
     },
 ];
 
@@ -116,6 +116,32 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
             }
             scene.end().await;
         }
+    }
+}
+
+/// A preview is a request in a transaction that stays open. A settle of many jobs locks their groups
+/// alone, and would wait for it.
+#[tokio::test]
+async fn a_request_that_finds_a_claim_keeps_no_lock() {
+    for Request { sql, locks: (locks, asks), .. } in REQUESTS {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        if asks.contains("moved_from is not null") {
+            scene.run(&format!("update seriatim.job set moved_from = '{OTHER}'")).await;
+        }
+        scene.close_gate().await;
+        scene.rewrite(locks, &[(asks, &format!("{asks} and public.pass_gate()"))]).await;
+        let operator = scene.at_gate(sql.replace("$job", &job.to_string())).await;
+        let mut worker = scene.session().await;
+        let claim = scene.claim_one(&mut worker).await;
+        scene.open_gate().await;
+        let (changed, mut open) = operator.await.unwrap();
+        assert_eq!(changed, 0, "{sql}");
+        begin(&mut open).await;
+        assert_eq!(number(&mut open, &sql.replace("$job", &job.to_string())).await, 0, "{sql}");
+        scene.run_job(&mut worker, &claim).await;
+        assert_eq!(scene.status(job).await, "succeeded", "{sql}");
+        scene.end().await;
     }
 }
 
