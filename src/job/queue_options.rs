@@ -162,7 +162,7 @@ impl QueueOptions {
         Self {
             name: name.into(),
             concurrency: 10,
-            time_slice: Duration::from_millis(5),
+            time_slice: Duration::from_millis(10),
             weight: 1,
             retry: RetryPolicy::default(),
             out_of_attempts: OutOfAttempts::default(),
@@ -197,7 +197,7 @@ impl QueueOptions {
 
     /// Sets how long a group keeps its slot: its jobs run one after the other and in order until
     /// the slice is over, none is left, or the queue or the group is paused. Then the slot goes to
-    /// the group served least recently. Default 5 ms, at most 1 min; zero means one job.
+    /// the group served least recently. Default 10 ms, at most 1 min; zero means one job.
     ///
     /// A job that has begun is never cut off, so slow handlers run one by one. More jobs per turn
     /// cost less each, and the other groups wait longer: with `n` groups that are deep and quick,
