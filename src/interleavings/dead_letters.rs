@@ -38,7 +38,7 @@ async fn claim_at_gate(scene: &Scene) -> JoinHandle<PgConnection> {
     let worker_pid = pid(&mut worker).await;
     let claim = format!(
         "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
-         '-infinity', '-infinity', '-infinity', 10, 10, 1000000, true, true)"
+         '-infinity', '-infinity', 0, '-infinity', 10, 10, 1000000, true, true)"
     );
     let claiming = tokio::spawn(async move {
         begin(&mut worker).await;
@@ -129,10 +129,11 @@ async fn an_adopter_leaves_the_flag_of_a_job_that_was_moved() {
         rewrite(&scene, "adopt", &replace).await;
         let claiming = claim_at_gate(&scene).await;
         let mut mover = scene.session().await;
-        assert_eq!(move_waiting(&mut mover, 10).await, 2);
+        // The claim has the first one locked.
+        assert_eq!(move_waiting(&mut mover, 10).await, 1);
         scene.open_gate().await;
         claiming.await.unwrap();
-        assert!(scene.flagged(ids[0]).await);
+        assert_eq!(scene.status(ids[0]).await, "started");
         // Wrong: the flag of the second stood for it in the other queue.
         assert_eq!(scene.flagged(late).await, !wrong);
         scene.end().await;
