@@ -44,8 +44,9 @@ end $$;
 
 -- Adopts up to `want` groups with flags behind `from_at`, `from_id` and up to `until_at`, in the
 -- order of the line, or the flags of one group. Reads on behind flags that call for nothing, with
--- pages that grow, until `read_until` (P8); the next claim goes on there. With `from_end` it reads
--- the last page of all: what has just come in, behind more flags than a claim can read.
+-- pages that grow, until `read_until` and the time that adopted groups take (P8); the next claim goes
+-- on there. With `from_end` it reads the last page of all: what has just come in, behind more flags
+-- than a claim can read.
 --
 -- Returns how many groups it put in line, whether there may be more flags that call for something,
 -- since when the first of its groups is due, and up to which flag it has read: one transaction may
@@ -314,8 +315,9 @@ begin
     reached_id := ids[n];
     exit when n < page or of_group is not null;
     crowded := true;
-    late := clock_timestamp() > read_until;
-    more := late or want > 0 and adopted >= want;
+    more := want > 0 and adopted >= want;
+    late := not more and clock_timestamp() > read_until + adopted * interval '0.2 ms';
+    more := more or late;
     exit when more;
     after_at := ats[n];
     after_id := ids[n];

@@ -103,8 +103,8 @@ language plpgsql volatile
 as $$
 declare
   began constant timestamptz := clock_timestamp();
-  read_until constant timestamptz := began + case when worker then interval '30 ms' else interval '6 ms' end;
-  over_at constant timestamptz := began + case when worker then interval '50 ms' else interval '10 ms' end;
+  read_until timestamptz := began + case when worker then interval '30 ms' else interval '6 ms' end;
+  over_at timestamptz := began + case when worker then interval '50 ms' else interval '10 ms' end;
   together constant boolean := not worker and at_most > 0 and of_group is null;
   at timestamptz; segment timestamptz := until_at; free_at timestamptz; part text := 'line';
   adopts boolean; in_hand boolean; last boolean; crowded boolean := false; more_flags boolean := false;
@@ -232,6 +232,9 @@ begin
       -- A worker's followers wait for their head's slot; a receiver gets them now.
       want := want - case when worker then started else brought end;
       room := room - brought;
+      -- What brings jobs does not use the time up.
+      read_until := read_until + brought * interval '0.3 ms';
+      over_at := over_at + brought * interval '0.3 ms';
     end if;
     -- Some are left for want of slots or bytes, or of time.
     more := started < ready;
@@ -263,7 +266,9 @@ begin
       clock_timestamp() + case when jobs = '{}' then interval '50 ms' else interval '5 ms' end);
   end if;
   more := more or more_flags or (flags_at is not null and flag_at is not null);
-  if not more_flags then
+  if flag_at is null and not more_flags and flags_at is not null then
+    -- It has read all.
+    flags_at := until_at;
     flags_id := null;
   end if;
 end $$;
@@ -455,9 +460,14 @@ begin
   read_s := extract(epoch from reading);
   -- A client may not read times before Christ.
   groups_at := greatest(least(coalesce(groups_at, line_at), began - interval '0.25 s'), 'epoch');
-  if late is not true or flags_at <= began - interval '1 s' then
-    flags_id := case when flags_at <= began - interval '1 s' then flags_id else flags_id * 0 end;
-    flags_at := least(coalesce(flags_at, flag_at), began - interval '1 s');
+  if flags_at is null and flag_at is not null then
+    -- It has read none.
+    flags_at := flag_at;
+    flags_id := case when flag_at = flags_from then flags_from_id else 0 end;
+  end if;
+  if late is not true and coalesce(flags_at > began - interval '1 s', true) then
+    flags_at := began - interval '1 s';
+    flags_id := flags_id * 0;
   end if;
   flags_at := greatest(flags_at, 'epoch');
   ungrouped_at := greatest(least(due_at, began - interval '1 s'), 'epoch');
