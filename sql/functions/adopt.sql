@@ -62,8 +62,10 @@ end $$;
 -- the clock of this function a flag of its group would be passed by both.
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
--- those heads first. A worker locks a head behind its group: a head that another transaction has
--- gets no row, which would only be looked at again and again. A few new groups it adopts unseen.
+-- those heads first. A worker's first page gets rows whatever has the heads, so that operators see
+-- them. Behind that a head that another transaction has is left: thousands of rows would be looked
+-- at again and again. A worker locks a head behind its group, or it would be locked for the adopter
+-- that has the group.
 --
 -- Locks: new groups, rows that it wakes, heads, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
@@ -83,7 +85,7 @@ declare
   new_names text[]; new_ids bigint[]; new_ats timestamptz[]; new_lines tid[]; new_at timestamptz; last_at timestamptz;
   due_names text[]; due_ids bigint[]; due_lines tid[]; due_ats timestamptz[];
   lines tid[]; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
-  seen text[] := '{}'; looked boolean := false; all_new boolean;
+  seen text[] := '{}'; looked boolean := false; all_new boolean; tried boolean;
 begin
   adopted := 0;
   more := false;
@@ -121,6 +123,7 @@ begin
     all_new := not receiver and not looked and n <= least(want, 8) and not true = any (ended)
       and (n = 1 or n = (select count(distinct f.name) from unnest(groups) f(name)));
     looked := true;
+    tried := receiver or not all_new and (from_end or crowded or from_id > 0);
 
     if all_new then
       names := groups;
@@ -206,10 +209,10 @@ begin
           where not receiver or f.flag_at <= until_at limit room) w;
       else
         if not receiver then
-          last := least(last, first + case when all_new then room else greatest(room, 64) end - 1);
+          last := least(last, first + case when tried then greatest(room, 64) else room end - 1);
           got := {schema}.lock_new_groups(of_queue, names[first:last]);
         end if;
-        if not all_new then
+        if tried then
           select array_agg(h.name), case when count(*) = room then first + max(h.place) - 1 else last end into got, last
           from (select f.name, f.place
             from unnest(names[first:last], head_ids[first:last], flag_ats[first:last]) with ordinality f(name, head_id, flag_at, place)

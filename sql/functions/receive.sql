@@ -162,7 +162,7 @@ begin
   if of_attempt is not null then
     -- If the same call runs at this moment, that one answers.
     if not pg_try_advisory_xact_lock(hashtextextended(
-      'seriatim receive ' || current_schema() || ' ' || of_queue || ' ' || of_attempt, 0))
+      'seriatim receive ' || quote_literal(current_schema()) || quote_literal(of_queue) || quote_literal(of_attempt), 0))
     then
       return;
     end if;

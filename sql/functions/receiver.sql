@@ -20,7 +20,7 @@ end $$;
 
 -- Returns from where on a receive reads the flags of a queue: nulls, from the first one on. It has
 -- less time than many flags of groups that cannot start may take, and goes on where the one before
--- ended. Once all were read, it leaves them for twenty times as long as that took, 5 s at most.
+-- ended. Once all were read, it leaves them for ten times as long as that took, 2 s at most.
 create or replace function flags_to_read(of_queue text) returns flag_scan
 language plpgsql volatile
 as $$
@@ -63,7 +63,7 @@ begin
   scan.flags_at := flags_at;
   scan.flags_id := coalesce(flags_id, 0);
   scan.again_at := scan.noted_at + case when scan.unread then interval '1 min'
-    else interval '1 ms' * least(greatest(scan.read_ms * 20, 200), 5000) end;
+    else interval '1 ms' * least(greatest(scan.read_ms * 10, 200), 2000) end;
   select s.ctid into line from flag_scan s where s.queue = of_queue order by s.noted_at desc limit 1 for no key update skip locked;
   if line is null then
     insert into flag_scan select scan.*;

@@ -219,8 +219,8 @@ end $$;
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
 -- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has
 -- no job. If another transaction has the head, the next look is 20 ms later, and twice as long each
--- time, up to 1.3 s. If there are many, it is eight times as long each time, up to 41 s: or thousands
--- of looks that start nothing would be in front of first turns. A flag that the row stands for goes,
+-- time, up to 1.3 s. While there are so many that the looks come late, it is eight times as long, up to
+-- 41 s: or looks that start nothing would be in front of first turns. A flag that the row stands for goes,
 -- but not that of a sleeping head: it may have been set since the head was read, to wake the group.
 --
 -- A take-over needs two looks a grace apart: the handler may still be stopping. It never retires
@@ -281,7 +281,10 @@ begin
       else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end,
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,
     aging_priority = case when d.plan in ('sleep', 'recheck') then coalesce(d.priority, 0) else 0 end,
-    rechecks = case when d.plan = 'recheck' then least(g.rechecks + case when many then 3 else 1 end, case when many then 11 else 6 end) else 0 end,
+    rechecks = case when d.plan <> 'recheck' then 0
+      when many and g.rechecks > 0 and g.ready_at < clock_timestamp() - interval '0.2 s' then least(g.rechecks + 3, 11)
+      when g.rechecks > 6 then g.rechecks - 1
+      else least(g.rechecks + 1, 6) end,
     -- Put off, a strict claim is over all the same.
     suspect = case when d.plan in ('suspect', 'recheck') then g.claim when d.plan = 'free' then null else g.suspect end,
     claim = case when d.plan <> 'free' then g.claim end,

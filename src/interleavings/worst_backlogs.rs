@@ -92,16 +92,15 @@ async fn heads_that_are_locked_hide_no_idle_group() {
         begin(&mut locker).await;
         run(&mut locker, "select from seriatim.job for update").await;
         is_found(&scene).await;
-        // The worker has put those off that were in line, and the next look at each is later.
+        // The worker has put those off that were in line, and the next look at each is later. Of
+        // the others it has put a few in line: each claim reads the flags of the rest.
         let later = "select count(*) from seriatim.queue_group where rechecks > 0";
-        assert_eq!(scene.number(later).await, if in_line { 100 } else { 0 });
-        // Others need no row: each claim reads their flags.
-        let rows = "select count(*) from seriatim.queue_group where group_id like 'g%'";
-        assert_eq!(scene.number(rows).await, if in_line { 100 } else { 0 });
+        let later = scene.number(later).await;
+        assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");
         rollback(&mut locker).await;
         if !in_line {
             let mut worker = scene.session().await;
-            assert_eq!(scene.claim_all(&mut worker, 4).await.jobs.len(), 4);
+            assert_eq!(scene.claim_all(&mut worker, 8).await.jobs.len(), 8);
         }
         scene.end().await;
     }

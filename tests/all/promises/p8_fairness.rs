@@ -249,8 +249,9 @@ async fn hide_none(database: &TestDatabase) {
     let begun = Instant::now();
     log.wait("the one between them", |entries| entries.iter().any(|e| e.starts_with("middle")))
         .await;
+    // Claims come to it in the order of the line: each one in front of it is looked at once.
     println!("the one between them took {:.2?} more", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
