@@ -30,14 +30,15 @@ declare
   locked text[];
 begin
   with wanted as materialized (
-    select f.name, (hashtextextended(quote_literal(of_queue) || quote_literal(f.name), 0) & 65535)::integer as hash
+    select f.name,
+      (hashtextextended(quote_literal(of_queue) || quote_literal(f.name), 0) & 65535)::integer as hash
     from unnest(groups) f(name))
   select array_agg(m.name) into locked
   from (select wanted.name from wanted join {schema}.adoption_lock l on l.hash = any (array[wanted.hash])
     for no key update of l skip locked) m;
   if locked is null and groups <> '{}' and (select l.hash from {schema}.adoption_lock l limit 1) is null then
     raise exception 'the table adoption_lock is empty: no group can be adopted' using errcode = '55000',
-      hint = 'It came without its rows. Insert them: insert into adoption_lock select generate_series(0, 65535)';
+      hint = 'It came without its rows: insert into adoption_lock select generate_series(0, 65535)';
   end if;
   return locked;
 end $$;
@@ -63,13 +64,13 @@ end $$;
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
 -- those heads first. A worker's first page gets rows whatever has the heads, so that operators see
--- them. Behind that a head that another transaction has is left: thousands of rows would be looked
--- at again and again. A worker locks a head behind its group, or it would be locked for the adopter
--- that has the group.
+-- them. Behind that it does the same: thousands of rows of locked heads would be looked at again and
+-- again.
 --
 -- Locks: new groups, rows that it wakes, heads, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(of_queue text, of_group text, want integer, from_at timestamptz,
-  from_id bigint, until_at timestamptz, receiver boolean, due_by timestamptz, read_until timestamptz, from_end boolean,
+  from_id bigint, until_at timestamptz, receiver boolean, due_by timestamptz, read_until timestamptz,
+  from_end boolean,
   out adopted integer, out more boolean, out late boolean, out first_at timestamptz,
   out reached timestamptz, out reached_id bigint, out idle text[], out resting text[], out crowded boolean,
   out turns {schema}.locked_turns, out ready_ats timestamptz[])
@@ -81,8 +82,10 @@ declare
   page integer := case when from_end then 256 else least(want, 256) + 32 end;
   n integer; ids bigint[]; groups text[]; ats timestamptz[]; ended boolean[];
   names text[]; firsts bigint[]; flag_ats timestamptz[]; is_new boolean[]; head_ids bigint[]; places bigint[];
-  drained text[]; still text[]; rests text[]; got text[]; before integer; room integer; first integer; last integer; unseen bigint;
-  new_names text[]; new_ids bigint[]; new_ats timestamptz[]; new_lines tid[]; new_at timestamptz; last_at timestamptz;
+  drained text[]; still text[]; rests text[]; got text[]; before integer; room integer; first integer;
+  last integer; unseen bigint;
+  new_names text[]; new_ids bigint[]; new_ats timestamptz[]; new_lines tid[]; new_at timestamptz;
+  last_at timestamptz;
   due_names text[]; due_ids bigint[]; due_lines tid[]; due_ats timestamptz[];
   lines tid[]; woken text[]; woken_ids bigint[]; woken_ats timestamptz[]; clear bigint[];
   seen text[] := '{}'; looked boolean := false; all_new boolean; tried boolean;
@@ -99,21 +102,30 @@ begin
     if of_group is not null then
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
         into ids, groups, ats, ended
-      from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
-        where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged and {flag_at} <= until_at
+      from (
+        select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended
+        from {schema}.job j
+        where j.queue = of_queue and j.group_id between of_group and of_group and j.flagged
+          and {flag_at} <= until_at
         order by j.group_id, j.id limit page) f;
     elsif from_end then
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
         into ids, groups, ats, ended
-      from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
-        where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (after_at, after_id)
+      from (
+        select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended
+        from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= until_at
+          and ({flag_at}, j.id) > (after_at, after_id)
         order by {flag_at} desc, j.id desc limit page) f;
     else
       -- Of a group whose flags call for nothing, one is read.
       select array_agg(f.id), array_agg(f.group_id), array_agg(f.flag_at), array_agg(f.ended)
         into ids, groups, ats, ended
-      from (select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended from {schema}.job j
-        where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (after_at, after_id)
+      from (
+        select j.id, j.group_id, {flag_at} as flag_at, j.finished_at is not null as ended
+        from {schema}.job j
+        where j.queue = of_queue and j.flagged and {flag_at} <= until_at
+          and ({flag_at}, j.id) > (after_at, after_id)
           and (j.group_id in (select unnest(seen))) is not true
         order by {flag_at}, j.id limit page) f;
     end if;
@@ -135,7 +147,8 @@ begin
       with flagged as materialized (
         select of_queue as queue, f.name, min(f.id) as id, (array_agg(f.flag_at order by f.id))[1] as flag_at,
           bool_or(f.ended) as ended, min(f.place) as place
-        from unnest(groups, ids, ats, ended) with ordinality f(name, id, flag_at, ended, place) group by f.name),
+        from unnest(groups, ids, ats, ended) with ordinality f(name, id, flag_at, ended, place)
+        group by f.name),
       call as materialized (
         -- A new group's place is that of its head, whatever the priorities of those behind it.
         select f.name, f.id, f.place, head.id as head_id,
@@ -196,11 +209,13 @@ begin
         select min(f.place) - 1 from unnest(is_new) with ordinality f(kind, place)
         where f.place > first and f.kind <> is_new[first]), cardinality(names));
       if not is_new[first] then
-        select lines || array_agg(w.line), woken || array_agg(w.name), woken_ids || array_agg(w.id), woken_ats || array_agg(w.flag_at),
+        select lines || array_agg(w.line), woken || array_agg(w.name), woken_ids || array_agg(w.id),
+            woken_ats || array_agg(w.flag_at),
             case when count(*) = room then first + max(w.place) - 1 else last end
           into lines, woken, woken_ids, woken_ats, last
         from (select g.line, f.name, f.id, f.flag_at, f.place
-          from unnest(names[first:last], firsts[first:last], flag_ats[first:last]) with ordinality f(name, id, flag_at, place)
+          from unnest(names[first:last], firsts[first:last], flag_ats[first:last])
+            with ordinality f(name, id, flag_at, place)
           join lateral (
             select g.ctid as line from {schema}.queue_group g
             where g.queue = any (array[of_queue]) and g.group_id between f.name and f.name and g.claim is null
@@ -208,19 +223,20 @@ begin
           -- A receiver adopts only what it takes.
           where not receiver or f.flag_at <= until_at limit room) w;
       else
-        if not receiver then
-          last := least(last, first + case when tried then greatest(room, 64) else room end - 1);
-          got := {schema}.lock_new_groups(of_queue, names[first:last]);
-        end if;
         if tried then
-          select array_agg(h.name), case when count(*) = room then first + max(h.place) - 1 else last end into got, last
+          select array_agg(h.name), case when count(*) = room then first + max(h.place) - 1 else last end
+            into got, last
           from (select f.name, f.place
-            from unnest(names[first:last], head_ids[first:last], flag_ats[first:last]) with ordinality f(name, head_id, flag_at, place)
+            from unnest(names[first:last], head_ids[first:last], flag_ats[first:last])
+              with ordinality f(name, head_id, flag_at, place)
             join {schema}.job j on j.id = any (array[f.head_id])
-            where case when receiver then f.flag_at <= until_at else (f.name in (select unnest(got))) is true end
+            where not receiver or f.flag_at <= until_at
             limit room for no key update of j skip locked) h;
+        else
+          last := least(last, first + room - 1);
+          got := names[first:last];
         end if;
-        if receiver and got is not null then
+        if got is not null then
           got := {schema}.lock_new_groups(of_queue, got);
         end if;
         if got is not null then
@@ -236,7 +252,8 @@ begin
     reached := null;
     if first <= cardinality(names) and want > 0 then
       -- The next one goes on before the first flag of those.
-      unseen := case when all_new then first else (select min(f.place) from unnest(places[first:]) f(place)) end;
+      unseen := case when all_new then first else (
+        select min(f.place) from unnest(places[first:]) f(place)) end;
       reached := ats[unseen];
       reached_id := ids[unseen] - 1;
     end if;
@@ -266,11 +283,14 @@ begin
           head_id = least(g.head_id, flag.id), aging_priority = 0, rechecks = 0
         from flag where g.ctid = flag.line returning g.group_id, g.head_id, g.ready_at, g.ctid)
       select least(first_at, min(e.ready_at) filter (where e.ready_at < 'infinity')),
-          array_agg(e.group_id) filter (where e.ready_at <= until_at), array_agg(e.head_id) filter (where e.ready_at <= until_at),
-          array_agg(e.ctid) filter (where e.ready_at <= until_at), array_agg(e.ready_at) filter (where e.ready_at <= until_at)
+          array_agg(e.group_id) filter (where e.ready_at <= until_at),
+          array_agg(e.head_id) filter (where e.ready_at <= until_at),
+          array_agg(e.ctid) filter (where e.ready_at <= until_at),
+          array_agg(e.ready_at) filter (where e.ready_at <= until_at)
         into first_at, due_names, due_ids, due_lines, due_ats from earlier e;
       if from_end then
-        turns := row(new_names || due_names, new_ids || due_ids, null, null, null, new_lines || due_lines, until_at);
+        turns := row(new_names || due_names, new_ids || due_ids, null, null, null,
+          new_lines || due_lines, until_at);
         ready_ats := ready_ats || due_ats;
       end if;
     elsif from_end and new_names <> '{}' then
@@ -356,7 +376,8 @@ begin
     where {paused_s} for share of s skip locked) s;
   -- A younger snapshot than the locks'.
   with new as materialized (
-    select of_queue as queue, f.name, ends[array_position(paused, f.name)] as ends_at from unnest(mine) f(name)),
+    select of_queue as queue, f.name, ends[array_position(paused, f.name)] as ends_at
+    from unnest(mine) f(name)),
   rest as materialized (
     select new.name, new.ends_at, j.id, j.due_at, j.priority from new
     join lateral (select h.id from {schema}.head(new.queue, new.name, 0, null) h) head on true
@@ -390,8 +411,8 @@ end $$;
 -- Clears flags that call for nothing, of groups that have a row and of those that get one here,
 -- until `tidy_until`. Returns how many groups. A receiver calls none of this: its transaction may
 -- stay open.
-create or replace function {schema}.tidy_flags(of_queue text, idle text[], resting text[], tidy_until timestamptz)
-returns integer
+create or replace function {schema}.tidy_flags(of_queue text, idle text[], resting text[],
+  tidy_until timestamptz) returns integer
 language plpgsql volatile
 as $$
 declare

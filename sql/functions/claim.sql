@@ -60,18 +60,22 @@ end $$;
 -- been passed on, behind more turns that start nothing than a claim can look at.
 --
 -- Locks: group rows NO KEY UPDATE, skips.
-create or replace function {schema}.lock_last_turns(of_queue text, n integer, from_at timestamptz, until_at timestamptz,
+create or replace function {schema}.lock_last_turns(of_queue text, n integer, from_at timestamptz,
+  until_at timestamptz,
   out turns {schema}.locked_turns, out ready_ats timestamptz[], out owners text[])
 language plpgsql volatile
 as $$
 begin
   select array_agg(g.group_id), array_agg(g.head_id), array_agg(g.job_id), array_agg(g.batch_end),
       array_agg(g.suspected), array_agg(g.line), max(g.ready_at), array_agg(g.aged_at), array_agg(g.owner)
-    into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at, ready_ats, owners
+    into turns.names, turns.heads, turns.jobs, turns.batch_ends, turns.suspected, turns.lines, turns.last_at,
+      ready_ats, owners
   from (select g.group_id, g.head_id, g.job_id, g.batch_end, g.ready_at, g.ctid as line,
       g.ready_at - g.aging_priority * {priority_aging} as aged_at,
-      case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
-      case when g.job_id is not null then g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
+      case when g.job_id is not null then
+        case when g.claimed_by is null then 'receiver' else 'worker' end end as owner,
+      case when g.job_id is not null then
+        g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end as suspected
     from {schema}.queue_group g
     where g.queue = of_queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at > from_at
     order by g.ready_at desc limit n for no key update skip locked) g;
@@ -94,8 +98,9 @@ end $$;
 -- `room` is how many jobs may begin.
 create or replace function {schema}.claim_groups(of_queue text, of_group text, want integer, room bigint, lapsed boolean,
   line_at timestamptz, flag_at timestamptz, flag_id bigint, until_at timestamptz,
-  default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint, ignore_before timestamptz,
-  per_turn integer, at_most integer, max_bytes bigint, worker boolean, may_retire boolean,
+  default_attempts integer, lease_seconds float8, own_lease boolean, processor bigint,
+  ignore_before timestamptz, per_turn integer, at_most integer, max_bytes bigint, worker boolean,
+  may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean,
   out groups_at timestamptz, out flags_at timestamptz, out flags_id bigint, out late boolean,
   out reading interval, out size bigint, out ready_ats timestamptz[], out lost_by text[])
@@ -108,7 +113,8 @@ declare
   together constant boolean := not worker and at_most > 0 and of_group is null;
   at timestamptz; segment timestamptz := until_at; free_at timestamptz; part text := 'line';
   adopts boolean; in_hand boolean; last boolean; crowded boolean := false; more_flags boolean := false;
-  rows_left boolean := false; idle text[] := '{}'; resting text[] := '{}'; first_at timestamptz; page integer := want;
+  rows_left boolean := false; idle text[] := '{}'; resting text[] := '{}'; first_at timestamptz;
+  page integer := want;
   taken integer; ready integer; started integer; brought integer;
   adoption record; came record; locked record; turn_ats timestamptz[]; owners text[];
   turns {schema}.locked_turns; heads {schema}.turn_heads;
@@ -131,8 +137,8 @@ begin
       turn_ats := adoption.ready_ats;
       owners := null;
     elsif part = 'rows' then
-      locked := {schema}.lock_last_turns(of_queue, case when worker then least(greatest(want, 8) * 4, 256) else want end,
-        groups_at, until_at);
+      locked := {schema}.lock_last_turns(of_queue,
+        case when worker then least(greatest(want, 8) * 4, 256) else want end, groups_at, until_at);
       turns := locked.turns;
       turn_ats := locked.ready_ats;
       owners := locked.owners;
@@ -179,7 +185,9 @@ begin
         flags_at := adoption.reached;
         flags_id := adoption.reached_id;
         -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
-        if worker and adoption.more and adoption.adopted >= want and flags_at > until_at - interval '50 ms' then
+        if worker and adoption.more and adoption.adopted >= want
+          and flags_at > until_at - interval '50 ms'
+        then
           perform pg_notify({schema_text} || '.wake', of_queue);
         end if;
         more_flags := adoption.more;
@@ -192,7 +200,8 @@ begin
         flag_id := case when more_flags and flag_at = flags_at then flags_id else 0 end;
       end if;
       if not in_hand and groups_at is not null and (not worker or first_at is not null) then
-        locked := {schema}.lock_turns(of_queue, of_group, page, groups_at, case when worker then until_at else segment end, lapsed);
+        locked := {schema}.lock_turns(of_queue, of_group, page, groups_at,
+          case when worker then until_at else segment end, lapsed);
         turns := locked.turns;
         turn_ats := locked.ready_ats;
         owners := locked.owners;
@@ -200,8 +209,9 @@ begin
     end if;
     taken := coalesce(cardinality(turns.names), 0);
     -- Nothing else is due. A receiver has read up to `segment` only.
-    last := part = 'line' and taken < page and (flag_at is null or late) and (worker or of_group is not null or segment >= until_at
-      or {schema}.next_free_turn(of_queue, segment + interval '1 us', until_at) is null);
+    last := part = 'line' and taken < page and (flag_at is null or late)
+      and (worker or of_group is not null or segment >= until_at
+        or {schema}.next_free_turn(of_queue, segment + interval '1 us', until_at) is null);
     ready := 0;
     started := 0;
     brought := 0;
@@ -253,7 +263,8 @@ begin
       part := case when flag_at is null then 'rows' else 'flags' end;
     else
       groups_at := case when taken < page then segment else turns.last_at end;
-      page := case when started > 0 or taken < page or not worker then want else least(greatest(page, 8) * 4, 256) end;
+      page := case when started > 0 or taken < page or not worker then want
+        else least(greatest(page, 8) * 4, 256) end;
     end if;
   end loop;
   if part = 'line' and taken < page and not more then
@@ -297,7 +308,8 @@ create or replace function {schema}.claim(of_queue text, of_group text, slots in
   groups_from timestamptz, flags_from timestamptz, flags_from_id bigint, ungrouped_from timestamptz,
   per_turn integer, at_most integer, max_bytes bigint, worker boolean, may_retire boolean,
   out jobs bigint[], out tokens uuid[], out dispositions text[], out more boolean, out next float8, out read_s float8,
-  out groups_at timestamptz, out flags_at timestamptz, out flags_id bigint, out late boolean, out ungrouped_at timestamptz,
+  out groups_at timestamptz, out flags_at timestamptz, out flags_id bigint, out late boolean,
+  out ungrouped_at timestamptz,
   out ready_ats timestamptz[], out lost_by text[])
 language plpgsql volatile
 as $$
@@ -405,8 +417,9 @@ begin
     else
       continue when line_at is null and (part = 0 or flag_at is null);
       came := {schema}.claim_groups(of_queue, of_group, want, room, part = 0, line_at,
-        case when part > 0 then flag_at end, case when flag_at = flags_from then flags_from_id else 0 end, began, default_attempts,
-        lease_seconds, own_lease, processor, ignore_before, per_turn, at_most, max_bytes, worker, may_retire);
+        case when part > 0 then flag_at end, case when flag_at = flags_from then flags_from_id else 0 end,
+        began, default_attempts, lease_seconds, own_lease, processor, ignore_before, per_turn, at_most,
+        max_bytes, worker, may_retire);
       groups_at := came.groups_at;
       flags_at := came.flags_at;
       flags_id := came.flags_id;
@@ -486,8 +499,8 @@ returns table (
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text, reference text,
   priority smallint, headers text, group_id text, claim uuid, disposition text, expires_at timestamptz,
-  more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, flags_id bigint, late boolean,
-  ungrouped_at timestamptz, claimed_at timestamptz, ready_ats timestamptz[], lost_by text[])
+  more boolean, next float8, read_s float8, groups_at timestamptz, flags_at timestamptz, flags_id bigint,
+  late boolean, ungrouped_at timestamptz, claimed_at timestamptz, ready_ats timestamptz[], lost_by text[])
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -505,13 +518,14 @@ begin
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
-    own_lease, processor, ignore_before, groups_from, flags_from, flags_from_id, ungrouped_from, per_turn, at_most,
-    max_bytes, true, true);
+    own_lease, processor, ignore_before, groups_from, flags_from, flags_from_id, ungrouped_from, per_turn,
+    at_most, max_bytes, true, true);
   return query
     select false, j.id, j.data::text, j.attempts, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
-      null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::bigint, null::boolean,
+      null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::bigint,
+      null::boolean,
       null::timestamptz, null::timestamptz, null::timestamptz[], null::text[]
     from unnest(claimed.jobs, claimed.tokens, claimed.dispositions) c(id, token, disposition)
     join {schema}.job j on j.id = any (array[c.id]);

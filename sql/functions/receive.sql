@@ -43,7 +43,8 @@ begin
       coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0), '-infinity',
       per_group, case when together then n else 0 end, {claim_bytes}, false, may_retire and round = 1);
     if of_group is null and round = 1 then
-      perform note_flags_read(of_queue, scan, claimed.flags_at, claimed.flags_id, claimed.late, claimed.read_s);
+      perform note_flags_read(of_queue, scan, claimed.flags_at, claimed.flags_id, claimed.late,
+        claimed.read_s);
     end if;
     for i in 1..cardinality(claimed.jobs) loop
       -- Followers share the token of their head.
@@ -162,7 +163,8 @@ begin
   if of_attempt is not null then
     -- If the same call runs at this moment, that one answers.
     if not pg_try_advisory_xact_lock(hashtextextended(
-      'seriatim receive ' || quote_literal(current_schema()) || quote_literal(of_queue) || quote_literal(of_attempt), 0))
+      'seriatim receive ' || quote_literal(current_schema()) || quote_literal(of_queue)
+        || quote_literal(of_attempt), 0))
     then
       return;
     end if;

@@ -40,8 +40,8 @@ end $$;
 -- Notes how far a receive has read the flags of a queue, from where `scan` says on. It writes only
 -- where there are more than one receive can read, and waits for no other transaction: beside one
 -- that is left open it inserts another row.
-create or replace function note_flags_read(of_queue text, scan flag_scan, flags_at timestamptz, flags_id bigint, late boolean,
-  read_s float8) returns void
+create or replace function note_flags_read(of_queue text, scan flag_scan, flags_at timestamptz,
+  flags_id bigint, late boolean, read_s float8) returns void
 language plpgsql volatile
 as $$
 declare
@@ -64,12 +64,13 @@ begin
   scan.flags_id := coalesce(flags_id, 0);
   scan.again_at := scan.noted_at + case when scan.unread then interval '1 min'
     else interval '1 ms' * least(greatest(scan.read_ms * 10, 200), 2000) end;
-  select s.ctid into line from flag_scan s where s.queue = of_queue order by s.noted_at desc limit 1 for no key update skip locked;
+  select s.ctid into line from flag_scan s where s.queue = of_queue
+  order by s.noted_at desc limit 1 for no key update skip locked;
   if line is null then
     insert into flag_scan select scan.*;
   else
-    update flag_scan s set flags_at = scan.flags_at, flags_id = scan.flags_id, unread = scan.unread, read_ms = scan.read_ms,
-      again_at = scan.again_at, noted_at = scan.noted_at
+    update flag_scan s set flags_at = scan.flags_at, flags_id = scan.flags_id, unread = scan.unread,
+      read_ms = scan.read_ms, again_at = scan.again_at, noted_at = scan.noted_at
     where s.ctid = line;
   end if;
 end $$;
@@ -101,7 +102,9 @@ begin
   insert into tidy_scan (queue, flags_at, flags_id, due_at)
   select distinct s.queue, timestamptz '-infinity', 0, began from flag_scan s
   where (select t.queue from tidy_scan t where t.queue = s.queue) is null;
-  for scan in select t.* from tidy_scan t where t.due_at <= began order by t.due_at for no key update skip locked loop
+  for scan in
+    select t.* from tidy_scan t where t.due_at <= began order by t.due_at for no key update skip locked
+  loop
     adoption := adopt(scan.queue, null, 0, scan.flags_at, scan.flags_id, began, false, began,
       clock_timestamp() + interval '30 ms', false);
     tidied := tidy_flags(scan.queue, adoption.idle, adoption.resting, clock_timestamp() + interval '50 ms');
@@ -115,13 +118,17 @@ begin
       more := true;
       update tidy_scan t set flags_at = '-infinity', flags_id = 0, tidied = 0 where t.queue = scan.queue;
     else
-      update tidy_scan t set flags_at = '-infinity', flags_id = 0, due_at = clock_timestamp() + interval '30 s'
+      update tidy_scan t set flags_at = '-infinity', flags_id = 0,
+        due_at = clock_timestamp() + interval '30 s'
       where t.queue = scan.queue;
       -- Receives read from the first flag on, and note what they find.
       delete from flag_scan s where s.ctid in (
-        select s.ctid from flag_scan s where s.queue = scan.queue and s.noted_at < clock_timestamp() - interval '1 min' limit 100
-        for update skip locked);
-      delete from tidy_scan t where t.queue = scan.queue and (select s.queue from flag_scan s where s.queue = t.queue limit 1) is null;
+        select s.ctid from flag_scan s
+        where s.queue = scan.queue and s.noted_at < clock_timestamp() - interval '1 min'
+        limit 100 for update skip locked);
+      delete from tidy_scan t
+      where t.queue = scan.queue
+        and (select s.queue from flag_scan s where s.queue = t.queue limit 1) is null;
     end if;
     exit when clock_timestamp() > began + interval '0.1 s';
   end loop;

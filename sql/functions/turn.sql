@@ -282,7 +282,8 @@ begin
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,
     aging_priority = case when d.plan in ('sleep', 'recheck') then coalesce(d.priority, 0) else 0 end,
     rechecks = case when d.plan <> 'recheck' then 0
-      when many and g.rechecks > 0 and g.ready_at < clock_timestamp() - interval '0.2 s' then least(g.rechecks + 3, 11)
+      when many and g.rechecks > 0 and g.ready_at < clock_timestamp() - interval '0.2 s'
+        then least(g.rechecks + 3, 11)
       when g.rechecks > 6 then g.rechecks - 1
       else least(g.rechecks + 1, 6) end,
     -- Put off, a strict claim is over all the same.
