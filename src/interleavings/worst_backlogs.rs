@@ -1,6 +1,8 @@
 //! One claim finds the job of an idle group behind the worst that the tables may have (P8), and an
 //! open transaction delays only groups that it has touched (P3).
 
+use std::time::Duration;
+
 use sqlx::{PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
@@ -8,7 +10,7 @@ use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
 use crate::interleavings::support::steps::OPTIONS;
 use crate::job::disposition::Disposition;
-use crate::store::{ClaimBounds, ScanStart};
+use crate::store::{ClaimBounds, ClaimOptions, ScanStart};
 use crate::{Client, NewJob};
 
 /// Flagged jobs of a backlog, as single enqueues leave them.
@@ -24,7 +26,8 @@ async fn backlog(scene: &Scene, groups: u32) {
 }
 
 async fn receive_one(conn: &mut PgConnection) -> Option<(i64, String)> {
-    let receive = format!("select id, receipt from seriatim.receive('{Q}')");
+    let receive =
+        format!("select id, receipt from seriatim.receive('{Q}', visibility => '10 min')");
     let row = sqlx::query(sqlx::AssertSqlSafe(receive)).fetch_optional(conn).await.unwrap();
     row.map(|row| (row.get(0), row.get(1)))
 }
@@ -348,6 +351,8 @@ const PAUSED: &str = "insert into seriatim.group_setting (queue, group_id, pause
 #[tokio::test]
 async fn groups_that_cannot_start_hide_none_behind_nor_between_them() {
     const GROUPS: u32 = 30_000;
+    // No claim is taken over meanwhile.
+    let options = ClaimOptions { lease: Duration::from_mins(10), ..OPTIONS };
     for receives in [false, true] {
         let scene = Scene::new().await;
         let middle = stuck(&scene, GROUPS, PAUSED).await;
@@ -361,7 +366,7 @@ async fn groups_that_cannot_start_hide_none_behind_nor_between_them() {
                 found.extend(receive_one(&mut conn).await.map(|(id, _)| id));
             } else {
                 let bounds = ClaimBounds::new(4, 0, false, from);
-                let claim = scene.store.claim(&mut conn, Q, bounds, OPTIONS).await.unwrap();
+                let claim = scene.store.claim(&mut conn, Q, bounds, options).await.unwrap();
                 found.extend(claim.jobs.iter().map(|claim| claim.job));
                 from = claim.found_at;
             }

@@ -289,6 +289,53 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_over_the_flags_goes_on_where_it_ended_and_rests_behind_its_end() {
+        let mut cursor = ClaimCursor::default();
+        let bounds = cursor.bounds(1);
+        let place = |cursor: &mut ClaimCursor| {
+            let from = cursor.scan_start();
+            (from.flags, from.flags_id)
+        };
+        let at = |id: i64, unread: Option<Unread>| {
+            let mut answer = ClaimAnswer { unread, ..read(30) };
+            answer.found_at.flags_id = id;
+            answer
+        };
+        cursor.record(&at(5, Some(Unread::Filled)), bounds);
+        assert_eq!(place(&mut cursor), (None, 0), "it had what it wanted");
+        for id in [7, 8, 9] {
+            let late = at(id, Some(Unread::Late));
+            cursor.record(&late, bounds);
+            assert_eq!(place(&mut cursor), (late.found_at.flags, id));
+        }
+        let filled = at(10, Some(Unread::Filled));
+        cursor.record(&filled, bounds);
+        assert_eq!(place(&mut cursor), (filled.found_at.flags, 10));
+        let end = at(0, None);
+        let next = cursor.record(&end, bounds);
+        assert_eq!(place(&mut cursor), (end.found_at.flags, 0));
+        // It took five claims' time.
+        assert!(next.is_some_and(|next| next <= Duration::from_millis(5 * 150)), "{next:?}");
+        cursor.pass.as_mut().unwrap().until = Instant::now();
+        assert_eq!(cursor.scan_start().flags_id, 0);
+        assert!(cursor.pass.is_none());
+    }
+
+    #[test]
+    fn a_pass_that_others_come_in_behind_begins_anew() {
+        let mut cursor = ClaimCursor::default();
+        let bounds = cursor.bounds(1);
+        for unread in [Unread::Late, Unread::Filled, Unread::Late] {
+            cursor.record(&ClaimAnswer { unread: Some(unread), ..read(30) }, bounds);
+        }
+        let pass = cursor.pass.as_mut().unwrap();
+        assert!(!pass.over && pass.until <= Instant::now() + LONGEST_PASS);
+        pass.until = Instant::now();
+        cursor.scan_start();
+        assert!(cursor.pass.is_none());
+    }
+
+    #[test]
     fn groups_and_jobs_without_one_come_first_by_turns() {
         let mut cursor = ClaimCursor::default();
         let mut first = || cursor.bounds(1).ungrouped_first;

@@ -132,10 +132,10 @@ async fn receives_cost_the_same(before: &str, after: &str, locked: bool) {
     let pool = database.pool();
     let fill = format!("begin; {before} {DUE} {after} commit; analyze");
     by_hand(pool, fill.replace('$', &STUCK.to_string())).await;
-    let mut locker = pool.begin().await.unwrap();
+    let mut other = pool.begin().await.unwrap();
     if locked {
         let lock = "select from seriatim.job for update";
-        sqlx::query(lock).execute(&mut *locker).await.unwrap();
+        sqlx::query(lock).execute(&mut *other).await.unwrap();
     }
     let received = async || value::<i64>(pool, "select count(*) from seriatim.receive('q')").await;
     let mut longest = Duration::ZERO;
@@ -183,7 +183,7 @@ async fn receives_cost_the_same(before: &str, after: &str, locked: bool) {
     reads.sort_unstable();
     // One of them may begin a pass.
     assert!(reads[2] < 500, "{reads:?}");
-    locker.rollback().await.unwrap();
+    other.rollback().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
