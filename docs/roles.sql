@@ -53,12 +53,13 @@ grant execute on function
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
-  seriatim.receive_attempt, seriatim.receiver, seriatim.dedup to seriatim_worker;
+  seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
+grant select, update (hash) on seriatim.adoption_lock to seriatim_worker;
 grant execute on all functions in schema seriatim to seriatim_worker;
 -- Observers see what there is and where it stands, why, and what operators did; nothing that jobs carry: queues, groups,
 -- counts, explain_job, explain_group, halted_groups, parked_groups, paused_groups, failed_jobs, processors, operations,

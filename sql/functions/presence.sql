@@ -1,4 +1,5 @@
--- Whether there are requests, groups to park, groups whose halt is over, or tasks that move jobs.
+-- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs, or flags to
+-- tidy.
 create or replace function awaits_maintenance() returns boolean
 language plpgsql volatile
 set search_path from current
@@ -7,7 +8,8 @@ begin
   return (select r.job_id from cancel_request r limit 1) is not null
     or (select g.queue from queue_group g where g.halt_until <= now() limit 1) is not null
     or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1) is not null
-    or (select t.id from move_task t where t.ended_at is null limit 1) is not null;
+    or (select t.id from move_task t where t.ended_at is null limit 1) is not null
+    or (select s.queue from flag_scan s limit 1) is not null;
 end $$;
 
 -- Reads in one round trip what a presence needs at each heartbeat. `held`: this session still holds

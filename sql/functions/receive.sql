@@ -29,13 +29,22 @@ declare
   attempt_limit constant integer := coalesce((select q.max_attempts from queue q where q.name = of_queue), {receiver_attempts});
   claimed record;
   token uuid;
+  scan flag_scan;
 begin
   jobs := '{}';
   tokens := '{}';
+  if of_group is null then
+    scan := flags_to_read(of_queue);
+  end if;
   for round in 1..20 loop
     select * into claimed from claim(of_queue, of_group, n - cardinality(jobs), random() < 0.5, attempt_limit,
-      extract(epoch from visibility)::float8, false, null, null, '-infinity', '-infinity', '-infinity',
+      extract(epoch from visibility)::float8, false, null, null, '-infinity',
+      coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0), '-infinity',
       per_group, case when together then n else 0 end, {claim_bytes}, false, may_retire and round = 1);
+    if of_group is null and round = 1 then
+      perform note_flags_read(of_queue, scan, claimed.flags_at, claimed.flags_id, claimed.late,
+        claimed.read_s);
+    end if;
     for i in 1..cardinality(claimed.jobs) loop
       -- Followers share the token of their head.
       token := coalesce(claimed.tokens[i], token);
@@ -152,7 +161,8 @@ begin
   if of_attempt is not null then
     -- If the same call runs at this moment, that one answers.
     if not pg_try_advisory_xact_lock(hashtextextended(
-      'seriatim receive ' || current_schema() || ' ' || of_queue || ' ' || of_attempt, 0))
+      'seriatim receive ' || quote_literal(current_schema()) || quote_literal(of_queue)
+        || quote_literal(of_attempt), 0))
     then
       return;
     end if;

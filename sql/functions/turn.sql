@@ -245,8 +245,9 @@ end $$;
 -- Puts off the turns whose heads are null: suspects a claim that lapsed, lets a group sleep until
 -- its head is due, or rest until its pause ends, frees one whose job is gone, retires one that has
 -- no job. If another transaction has the head, the next look is 20 ms later, and twice as long each
--- time, up to 1.3 s. A flag that the row stands for goes, but not that of a sleeping head: it may
--- have been set since the head was read, to wake the group.
+-- time, up to 1.3 s. While there are so many that the looks come late, it is eight times as long, up to
+-- 41 s: or looks that start nothing would be in front of first turns. A flag that the row stands for goes,
+-- but not that of a sleeping head: it may have been set since the head was read, to wake the group.
 --
 -- A take-over needs two looks a grace apart: the handler may still be stopping. It never retires
 -- its group: a job enqueued beside it would be lost (P3). Without `may_retire` a row stays for the
@@ -259,13 +260,13 @@ language plpgsql volatile
 as $$
 declare
   names text[]; lines tid[]; plans text[]; ids bigint[]; due_ats timestamptz[]; priorities smallint[];
-  resting text[]; rest_until timestamptz[]; still text[]; still_from bigint[]; drained tid[];
+  resting text[]; rest_until timestamptz[]; still text[]; still_from bigint[]; drained tid[]; many boolean;
 begin
-  select array_agg(d.name), array_agg(d.line), array_agg(d.plan), array_agg(d.id), array_agg(d.due_at), array_agg(d.priority),
+  select count(*) filter (where d.plan = 'recheck') >= 64, array_agg(d.name), array_agg(d.line), array_agg(d.plan), array_agg(d.id), array_agg(d.due_at), array_agg(d.priority),
       array_agg(d.name) filter (where d.plan = 'rest'), array_agg(d.name) filter (where d.plan in ('sleep', 'rest')),
       array_agg(d.id + (d.plan = 'sleep')::integer) filter (where d.plan in ('sleep', 'rest')),
       array_agg(d.line) filter (where d.plan = 'retire')
-    into names, lines, plans, ids, due_ats, priorities, resting, still, still_from, drained
+    into many, names, lines, plans, ids, due_ats, priorities, resting, still, still_from, drained
   from (
     select turn.name, turn.line, head.id, j.due_at, j.priority, case
       when turn.job_id is not null and not turn.suspected then 'suspect'
@@ -304,7 +305,11 @@ begin
       else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end,
     head_id = case when d.plan in ('sleep', 'rest') then d.id else g.head_id end,
     aging_priority = case when d.plan in ('sleep', 'recheck') then coalesce(d.priority, 0) else 0 end,
-    rechecks = case when d.plan = 'recheck' then least(g.rechecks + 1, 6) else 0 end,
+    rechecks = case when d.plan <> 'recheck' then 0
+      when many and g.rechecks > 0 and g.ready_at < clock_timestamp() - interval '0.2 s'
+        then least(g.rechecks + 3, 11)
+      when g.rechecks > 6 then g.rechecks - 1
+      else least(g.rechecks + 1, 6) end,
     -- Put off, a strict claim is over all the same.
     suspect = case when d.plan in ('suspect', 'recheck') then g.claim when d.plan = 'free' then null else g.suspect end,
     claim = case when d.plan <> 'free' then g.claim end,

@@ -190,10 +190,7 @@ async fn a_flag_that_went_with_its_job_moves_no_group_up_the_line() {
         let with_gate = format!("{gate} {reads}");
         let mut replace = vec![(reads, with_gate.as_str())];
         if wrong {
-            replace.push((
-                "coalesce(j.flagged, false);\n        continue when",
-                "true;\n continue when",
-            ));
+            replace.push(("array[w.id]) and coalesce(j.flagged, false)", "array[w.id])"));
         }
         scene.rewrite("adopt", &replace).await;
         let claiming = scene.claim_at_gate().await;

@@ -43,7 +43,8 @@ async fn before_the_turns(scene: &Scene, conn: &mut PgConnection, meter: &mut Me
         ..HeartbeatQuery::new(7, 1, false, server)
     };
     run(conn, &store.heartbeat_sql(asks)).await;
-    meter.check(conn, "heartbeat", [20, 80]).await;
+    // Eight flags at most, and the rows of their groups.
+    meter.check(conn, "heartbeat", [20, 120]).await;
     // Past the flags and rows of the round before, like a peek.
     run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "poll of a queue", [600, 600]).await;

@@ -194,7 +194,7 @@ async fn a_row_that_falls_due_during_a_claim_is_woken_by_its_flag() {
     for (claim_began, adopted) in [("g.ready_at", 0), ("g.ready_at - interval '1 us'", 1)] {
         let adopt = format!(
             "select a.adopted::int8 from seriatim.queue_group g, seriatim.adopt('{Q}', null, 10, \
-             '-infinity', 0, {claim_began}, true, {claim_began}) a"
+             '-infinity', 0, {claim_began}, true, {claim_began}, 'infinity', false) a"
         );
         begin(&mut session).await;
         assert_eq!(number(&mut session, &adopt).await, adopted, "{claim_began}");

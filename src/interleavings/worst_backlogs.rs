@@ -1,12 +1,16 @@
 //! One claim finds the job of an idle group behind the worst that the tables may have (P8), and an
 //! open transaction delays only groups that it has touched (P3).
 
+use std::time::Duration;
+
 use sqlx::{PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
+use crate::interleavings::support::steps::OPTIONS;
 use crate::job::disposition::Disposition;
+use crate::store::{ClaimBounds, ClaimOptions, ScanStart};
 use crate::{Client, NewJob};
 
 /// Flagged jobs of a backlog, as single enqueues leave them.
@@ -22,7 +26,8 @@ async fn backlog(scene: &Scene, groups: u32) {
 }
 
 async fn receive_one(conn: &mut PgConnection) -> Option<(i64, String)> {
-    let receive = format!("select id, receipt from seriatim.receive('{Q}')");
+    let receive =
+        format!("select id, receipt from seriatim.receive('{Q}', visibility => '10 min')");
     let row = sqlx::query(sqlx::AssertSqlSafe(receive)).fetch_optional(conn).await.unwrap();
     row.map(|row| (row.get(0), row.get(1)))
 }
@@ -75,17 +80,33 @@ async fn a_priority_counts_before_its_group_is_in_line() {
 
 #[tokio::test]
 async fn heads_that_are_locked_hide_no_idle_group() {
-    let scene = Scene::new().await;
-    backlog(&scene, 100).await;
-    let mut locker = scene.session().await;
-    begin(&mut locker).await;
-    run(&mut locker, "select from seriatim.job for update").await;
-    is_found(&scene).await;
-    // The worker has put them off, and the next look at each is later.
-    let later = "select count(*) from seriatim.queue_group where rechecks > 0";
-    assert_eq!(scene.number(later).await, 100);
-    rollback(&mut locker).await;
-    scene.end().await;
+    for in_line in [true, false] {
+        let scene = Scene::new().await;
+        backlog(&scene, 100).await;
+        if in_line {
+            scene
+                .run(
+                    "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+                     select queue, group_id, min(turn_at), min(id) from seriatim.job group by 1, 2",
+                )
+                .await;
+        }
+        let mut locker = scene.session().await;
+        begin(&mut locker).await;
+        run(&mut locker, "select from seriatim.job for update").await;
+        is_found(&scene).await;
+        // The worker has put those off that were in line, and the next look at each is later. Of
+        // the others it has put a few in line: each claim reads the flags of the rest.
+        let later = "select count(*) from seriatim.queue_group where rechecks > 0";
+        let later = scene.number(later).await;
+        assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");
+        rollback(&mut locker).await;
+        if !in_line {
+            let mut worker = scene.session().await;
+            assert_eq!(scene.claim_all(&mut worker, 8).await.jobs.len(), 8);
+        }
+        scene.end().await;
+    }
 }
 
 #[tokio::test]
@@ -305,6 +326,110 @@ async fn flags_of_one_time_hide_no_idle_group() {
         }
     }
     panic!("eight claims have not found it");
+}
+
+/// Flags of distinct groups that cannot start, all of one time. In the middle is one that can.
+async fn stuck(scene: &Scene, groups: u32, why: &str) -> i64 {
+    let flags = format!(
+        "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \
+         select '{Q}', case n when {groups} / 2 then 'middle' else 'g' || n end, '1', true, \
+           now() - interval '5 s', now() - interval '5 s' from generate_series(1, {groups}) n"
+    );
+    scene.run(&flags).await;
+    if !why.is_empty() {
+        scene.run(why).await;
+    }
+    scene.run("analyze").await;
+    scene.number("select id from seriatim.job where group_id = 'middle'").await
+}
+
+const PAUSED: &str = "insert into seriatim.group_setting (queue, group_id, paused_at) \
+    select distinct queue, group_id, now() from seriatim.job where group_id <> 'middle'";
+
+/// One claim finds what has just come in behind any number of groups that cannot start, a few
+/// receives as well; the next ones go on between them, and come to what was there before.
+#[tokio::test]
+async fn groups_that_cannot_start_hide_none_behind_nor_between_them() {
+    const GROUPS: u32 = 30_000;
+    // No claim is taken over meanwhile.
+    let options = ClaimOptions { lease: Duration::from_mins(10), ..OPTIONS };
+    for receives in [false, true] {
+        let scene = Scene::new().await;
+        let middle = stuck(&scene, GROUPS, PAUSED).await;
+        let mut conn = scene.session().await;
+        let idle = scene.enqueue("idle").await;
+        let mut found = Vec::new();
+        let mut from = ScanStart::default();
+        for _ in 0..400 {
+            let before = found.len();
+            if receives {
+                found.extend(receive_one(&mut conn).await.map(|(id, _)| id));
+            } else {
+                let bounds = ClaimBounds::new(4, 0, false, from);
+                let claim = scene.store.claim(&mut conn, Q, bounds, options).await.unwrap();
+                found.extend(claim.jobs.iter().map(|claim| claim.job));
+                from = claim.found_at;
+            }
+            assert!(before > 0 || found.first() == Some(&idle), "the first one: {found:?}");
+            if found.contains(&middle) {
+                break;
+            }
+        }
+        assert_eq!(found, [idle, middle], "by a receiver: {receives}");
+        scene.end().await;
+    }
+}
+
+/// Its transaction may stay open: what it has locked is what it took.
+#[tokio::test]
+async fn a_receive_from_the_end_of_the_line_keeps_no_other_group() {
+    let scene = Scene::new().await;
+    stuck(&scene, 20_000, PAUSED).await;
+    for n in 0..5 {
+        scene.enqueue(&format!("idle {n}")).await;
+    }
+    let mut open = scene.session().await;
+    begin(&mut open).await;
+    let receive = format!("select count(*) from seriatim.receive('{Q}', 2)");
+    assert_eq!(number(&mut open, &receive).await, 2);
+    let mut other = scene.session().await;
+    assert_eq!(scene.claim_all(&mut other, 4).await.jobs.len(), 3);
+    let free = "select count(*) from (select from seriatim.job where group_id like 'g%' for update skip locked) j";
+    assert_eq!(scene.number(free).await, 19_999);
+    rollback(&mut open).await;
+    scene.end().await;
+}
+
+/// A pass over flags that call for nothing gives those groups rows, without a turn of theirs.
+#[tokio::test]
+async fn claims_tidy_the_flags_of_groups_that_cannot_start() {
+    for receivers_alone in [false, true] {
+        let scene = Scene::new().await;
+        stuck(&scene, 5_000, PAUSED).await;
+        let mut conn = scene.session().await;
+        let flags = "select count(*) from seriatim.job where flagged and group_id <> 'middle'";
+        for _ in 0..200 {
+            if receivers_alone {
+                receive_one(&mut conn).await;
+                // As maintenance does, of any processor, and the SQS server.
+                run(&mut conn, "select from seriatim.tidy()").await;
+            } else {
+                scene.claim_all(&mut conn, 4).await;
+            }
+            if scene.number(flags).await == 0 {
+                break;
+            }
+        }
+        assert_eq!(scene.number(flags).await, 0);
+        let resting = "select count(*) from seriatim.queue_group where ready_at = 'infinity'";
+        assert_eq!(scene.number(resting).await, 4_999);
+        // Each starts when its pause ends.
+        Client::default().unpause_group(&mut conn, Q, "g7").await.unwrap();
+        let claim = scene.claim_all(&mut conn, 4).await;
+        assert!(claim.jobs.iter().any(|claim| claim.group.as_deref() == Some("g7")));
+        assert!(!scene.rescue("g8").await);
+        scene.end().await;
+    }
 }
 
 #[tokio::test]

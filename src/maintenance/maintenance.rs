@@ -1,4 +1,4 @@
-//! The tick of maintenance, by one process at a time: requests, halts, move tasks, and in each
+//! The tick of maintenance, by one process at a time: requests, halts, move tasks, flags, and in each
 //! round retention and the sweep.
 
 use std::collections::HashMap;
@@ -19,6 +19,7 @@ use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, prune};
 use crate::maintenance::sweep::sweep;
+use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
 use crate::store::{Store, WorkConnection};
 
@@ -107,7 +108,7 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests, halts and move tasks, and runs a round of retention and sweep if `round`.
+    /// Handles requests, halts, move tasks and flags, and runs a round of retention and sweep if `round`.
     /// Returns what the round did, by queue.
     pub(crate) async fn tick(
         &self,
@@ -125,6 +126,7 @@ impl Maintenance<'_> {
                 end_halts(store, &mut conn).await?;
             }
             run_move_tasks(store, &mut conn).await?;
+            tidy(store, &mut conn).await?;
         }
         if leads && round {
             forget_expired(store, &mut conn).await?;

@@ -1,5 +1,5 @@
 //! What is done at intervals for all queues: requests about queued jobs, ends of halts, move tasks,
-//! retention, the sweep.
+//! flags of receivers' queues, retention, the sweep.
 //!
 //! One process at a time does it (a leader lock). `maintenance` has the tick, every other file
 //! one duty. The folder uses `liveness`, `store`, `error` and `job`. What must happen at once
@@ -12,4 +12,5 @@ mod move_tasks;
 mod requests;
 mod retention;
 mod sweep;
+mod tidy;
 mod unserved;

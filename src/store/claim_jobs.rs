@@ -48,6 +48,9 @@ impl ClaimBounds {
 pub(crate) struct ScanStart {
     pub(crate) groups: Option<DateTime<Utc>>,
     pub(crate) flags: Option<DateTime<Utc>>,
+    /// Flags of that time are read behind this one: a transaction may leave any number with one
+    /// time.
+    pub(crate) flags_id: i64,
     pub(crate) ungrouped: Option<DateTime<Utc>>,
 }
 
@@ -67,6 +70,17 @@ pub(crate) struct ClaimAnswer {
     pub(crate) read_for: Duration,
     /// From when on there was something to take.
     pub(crate) found_at: ScanStart,
+    /// Whether flags behind that place have not been read.
+    pub(crate) unread: Option<Unread>,
+}
+
+/// Why a claim has not read all flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It had what it wanted.
+    Filled,
+    /// Its time was over: too many call for nothing.
+    Late,
 }
 
 impl Store {
@@ -101,8 +115,10 @@ impl Store {
             found_at: ScanStart {
                 groups: last.try_get("groups_at")?,
                 flags: last.try_get("flags_at")?,
+                flags_id: last.try_get::<Option<_>, _>("flags_id")?.unwrap_or_default(),
                 ungrouped: last.try_get("ungrouped_at")?,
             },
+            unread: unread(last)?,
             ..ClaimAnswer::default()
         };
         answer.read_jobs(jobs, options, ReadyTimes::read(last)?)?;
@@ -121,13 +137,14 @@ impl Store {
             ignore_before,
         } = options;
         let lease = lease.as_secs_f64();
+        let flags_id = from.flags_id;
         let processor = id(processor);
         let ignore_before = time(ignore_before, "null");
         let [groups, flags, ungrouped] =
             [from.groups, from.flags, from.ungrouped].map(|from| time(from, "'-infinity'"));
         format!(
             "select * from {claim}({queue}, {slots}, {ungrouped_first}, {max_attempts}, '{lease}', {own_lease}, \
-             {processor}, {ignore_before}, {groups}, {flags}, {ungrouped}, {jobs_per_turn}, {followers}, {bytes})"
+             {processor}, {ignore_before}, {groups}, {flags}, {flags_id}, {ungrouped}, {jobs_per_turn}, {followers}, {bytes})"
         )
     }
 }
@@ -135,6 +152,14 @@ impl Store {
 /// Returns what the last row of an answer says: `None` if it asks for another transaction.
 fn says_more(last: Option<&PgRow>) -> Result<Option<bool>, sqlx::Error> {
     last.map_or(Ok(None), |last| last.try_get("more"))
+}
+
+/// Returns why the claim has not read all flags; `None` if it has.
+fn unread(last: &PgRow) -> Result<Option<Unread>, sqlx::Error> {
+    let left: Option<i64> = last.try_get("flags_id")?;
+    let late: Option<bool> = last.try_get("late")?;
+    let why = if late == Some(true) { Unread::Late } else { Unread::Filled };
+    Ok(left.map(|_| why))
 }
 
 fn seconds(seconds: f64) -> Duration {

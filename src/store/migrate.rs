@@ -24,7 +24,8 @@ pub(crate) struct Step {
     pub(crate) description: &'static str,
     /// Empty if only functions change.
     pub(crate) sql: &'static str,
-    /// The oldest version of the library that can run on this one: at least the version before.
+    /// The oldest version of the library that can run on this one: at least the version before, unless
+    /// all programs must be stopped for the step.
     pub(crate) compatible_from: i64,
 }
 
@@ -49,7 +50,7 @@ const STEPS: [Step; 9] = [
     step(6, "receivers", include_str!("../../migrations/0006_receivers.sql"), 3),
     step(7, "dead letters", include_str!("../../migrations/0007_dead_letters.sql"), 3),
     step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
-    // A claim of the version before would count an attempt as it begins.
+    // A claim of the version before would count an attempt as it begins, and adopt under another lock.
     step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
 ];
 
@@ -612,6 +613,10 @@ mod tests {
     /// The version of the first release.
     const FIRST_RELEASE: i64 = 9;
 
+    /// Versions on which no program of the version before runs: groups are adopted under another
+    /// lock.
+    const ALL_STOPPED: [i64; 1] = [9];
+
     #[test]
     fn the_version_before_runs_on_each_version() {
         for steps in STEPS.windows(2) {
@@ -619,7 +624,8 @@ mod tests {
             // No release has an earlier version.
             let released = steps[1].version > FIRST_RELEASE;
             let compatible = steps[1].compatible_from <= steps[0].version;
-            assert!(compatible || !released, "{}", steps[1].description);
+            let stopped = ALL_STOPPED.contains(&steps[1].version);
+            assert!(compatible || !released || stopped, "{}", steps[1].description);
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
 pub(crate) use admin::move_jobs::MoveReport;
 pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
-pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart};
+pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart, Unread};
 pub(crate) use enqueue::check;
 pub(crate) use fragments::RESTART_GRACE;
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};

@@ -355,6 +355,13 @@ impl Database {
         Ok(())
     }
 
+    /// Clears flags of messages that cannot be received now, where receives find more than they can
+    /// read. Returns whether there is more to do at once.
+    pub(crate) async fn tidy(&self) -> Result<bool, SqsError> {
+        let sql = self.sql("select t.more from {schema}.tidy() t");
+        Ok(sqlx::query_scalar(sql).fetch_one(&self.pool).await?)
+    }
+
     /// Notes a purge. Returns false if another one began less than 60 s ago.
     pub(crate) async fn begin_purge(&self, pool: &PgPool, name: &str) -> Result<bool, SqsError> {
         let sql = self.sql(

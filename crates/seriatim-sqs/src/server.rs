@@ -56,6 +56,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAINTENANCE: Duration = Duration::from_secs(30);
 /// How often running tasks move messages.
 const MOVES: Duration = Duration::from_secs(1);
+/// Time between two looks for queues to tidy.
+const TIDIES: Duration = Duration::from_secs(1);
 /// How long messages are kept that were deleted or purged.
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
 /// How long dead letters are kept: as long as AWS keeps any message.
@@ -137,6 +139,7 @@ pub async fn serve(
         () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
         () = move_messages(&service) => {}
+        () = tidy_queues(&service) => {}
         () = end => {}
     }
     drop(listener);
@@ -205,6 +208,19 @@ async fn move_messages(service: &Service) {
         if let Err(error) = service.database.run_move_tasks().await {
             tracing::warn!(%error, "the tasks that move messages failed");
         }
+    }
+}
+
+/// Clears flags that receives would read again and again; a transaction takes a tenth of a second.
+/// Other servers do so too, one at a time. Never returns.
+async fn tidy_queues(service: &Service) {
+    loop {
+        match service.database.tidy().await {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "the queues could not be tidied"),
+        }
+        sleep(TIDIES).await;
     }
 }
 

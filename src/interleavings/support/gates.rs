@@ -63,7 +63,7 @@ impl Scene {
     pub(in crate::interleavings) async fn claim_at_gate(&self) -> JoinHandle<PgConnection> {
         let claim = format!(
             "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
-             '-infinity', '-infinity', '-infinity', 10, 10, 1000000, true, true)"
+             '-infinity', '-infinity', 0, '-infinity', 10, 10, 1000000, true, true)"
         );
         let claiming = self.at_gate(claim).await;
         tokio::spawn(async move { claiming.await.unwrap().1 })

@@ -241,8 +241,8 @@ pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
 /// Adopts in the open transaction.
 pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
-        "select (a.adopted + seriatim.clear_flags('{Q}', a.idle))::int8 from \
-         seriatim.adopt('{Q}', null, {limit}, '-infinity', 0, clock_timestamp(), false, clock_timestamp()) a"
+        "select (a.adopted + seriatim.tidy_flags('{Q}', a.idle, a.resting, 'infinity'))::int8 from \
+         seriatim.adopt('{Q}', null, {limit}, '-infinity', 0, clock_timestamp(), false, clock_timestamp(), 'infinity', false) a"
     );
     usize::try_from(number(conn, &sql).await).unwrap()
 }

@@ -17,6 +17,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
+    TIDY = |names| names.sql("select t.more from {tidy}() t");
     MAINTENANCE_LOCK = |_| "select pg_try_advisory_xact_lock(hashtextextended($1, 0))".to_owned();
     PRUNE_SUCCEEDED = |names| prune(names, JobStatus::Succeeded);
     PRUNE_FAILED = |names| prune(names, JobStatus::Failed);
@@ -212,8 +213,8 @@ impl Store {
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
-    /// Returns whether there are requests, or groups to park or whose halt is over. One message, a
-    /// transaction of its own.
+    /// Returns whether there are requests, groups to park or whose halt is over, move tasks, or flags
+    /// to tidy. One message, a transaction of its own.
     pub(crate) async fn awaits_maintenance(
         &self,
         conn: &mut PgConnection,
@@ -224,6 +225,12 @@ impl Store {
         );
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    }
+
+    /// Clears flags that call for nothing, of queues in which receives find more than they can read.
+    /// Returns whether there is more to do at once.
+    pub(crate) async fn tidy(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        self.query(&TIDY).fetch_one(conn).await?.try_get(0)
     }
 
     /// Carries out the requests for queued and parked jobs, and deletes those that are done.

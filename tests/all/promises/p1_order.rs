@@ -197,10 +197,8 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     log.wait_for(1).await;
     until_jobs(pool, UNSEEN, 0).await;
     let mut adopter = database.connect().await.unwrap();
-    sqlx::query("select pg_advisory_lock(hashtextextended('seriatim adopt seriatim q g', 0))")
-        .execute(&mut adopter)
-        .await
-        .unwrap();
+    let lock = "begin; select from seriatim.lock_new_groups('q', array['g'])";
+    sqlx::raw_sql(lock).execute(&mut adopter).await.unwrap();
     late.commit().await.unwrap();
     gate.pass(1);
     drained(pool, "q").await;

@@ -35,9 +35,11 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 17] = [
+pub const TABLES: [&str; 20] = [
+    "adoption_lock",
     "cancel_request",
     "dedup",
+    "flag_scan",
     "group_setting",
     "job",
     "migration",
@@ -53,6 +55,7 @@ pub const TABLES: [&str; 17] = [
     "sqs_key",
     "sqs_queue",
     "sqs_secret",
+    "tidy_scan",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,8 @@ use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, STARTED, by_hand, database, drained, ended, enqueue, handler_with, job, jobs_where,
-    processor, queue, value,
+    Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, handler_with, job,
+    jobs_where, processor, queue, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -367,4 +367,72 @@ async fn a_receipt_of_before_and_a_repeated_one_are_stale_beside_those_that_coun
     let answers = client.ack_many(pool, &receipts).await.unwrap();
     let done: Vec<_> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(done, [false, true, true, false], "{answers:?}");
+}
+
+/// The server's lock table is the application's as well: 6,400 locks by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_transaction_with_many_new_groups_leaves_the_servers_lock_table_alone() {
+    const GROUPS: i64 = 20_000;
+    let database = database().await;
+    let pool = database.pool();
+    let fill = "insert into seriatim.job (queue, group_id, data, flagged) \
+        select 'q', 'g' || n, '1', true from generate_series(1, 24000) n; analyze";
+    by_hand(pool, fill).await;
+    let mut open = pool.begin().await.unwrap();
+    let mut received = 0;
+    while received < GROUPS {
+        let receive = "select count(*) from seriatim.receive('q', 1000)";
+        let more: i64 = sqlx::query_scalar(receive).fetch_one(&mut *open).await.unwrap();
+        assert!(more > 0, "after {received}");
+        received += more;
+    }
+    let locks = "select count(*) from pg_locks where pid = pg_backend_pid()";
+    let locks: i64 = sqlx::query_scalar(locks).fetch_one(&mut *open).await.unwrap();
+    assert!(locks < 200, "{locks} locks for {received} groups");
+
+    let tables =
+        (0..40).map(|n| format!("create table public.of_host_{n} (id integer primary key)"));
+    by_hand(pool, tables.collect::<Vec<_>>().join(";")).await;
+    // A new group shares its lock with few others: these are for the other receivers, which have to
+    // read past the locked ones.
+    let (mut others, left) = (0, 24_000 - received);
+    for _ in 0..500 {
+        others += value::<i64>(pool, "select count(*) from seriatim.receive('q', 1000)").await;
+        if others > left / 2 {
+            break;
+        }
+    }
+    assert!(others > left / 2 && others < left, "{others} of {left}");
+    open.rollback().await.unwrap();
+    // Receives that had read past them come back to them.
+    let deadline = Instant::now() + PATIENCE;
+    while received + left > others {
+        others += value::<i64>(pool, "select count(*) from seriatim.receive('q', 1000)").await;
+        assert!(Instant::now() < deadline, "{others} of 24000");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_with_spaces_are_groups_of_their_own() {
+    let database = database().await;
+    let pool = database.pool();
+    for (queue, group) in [("a", "x y"), ("a x", "y")] {
+        enqueue(pool, queue, group, 1).await;
+    }
+    let mut open = pool.begin().await.unwrap();
+    sqlx::query("select from seriatim.receive('a', 1)").execute(&mut *open).await.unwrap();
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.receive('a x', 1)").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_came_without_its_rows_says_so() {
+    let database = database().await;
+    let pool = database.pool();
+    enqueue(pool, "q", "g", 1).await;
+    by_hand(pool, "delete from seriatim.adoption_lock").await;
+    let receive = sqlx::query("select from seriatim.receive('q')").execute(pool).await;
+    let error = receive.unwrap_err().to_string();
+    assert!(error.contains("the table adoption_lock is empty"), "{error}");
+    by_hand(pool, "insert into seriatim.adoption_lock select generate_series(0, 65535)").await;
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.receive('q')").await, 1);
 }

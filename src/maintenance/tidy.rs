@@ -1,0 +1,27 @@
+//! Flags that call for nothing, in queues that receivers alone serve.
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+
+use crate::store::{Store, begin_short};
+
+/// Bounds the transactions of one tick, a tenth of a second each.
+const BATCHES: usize = 10;
+
+/// Clears flags where receives have found more than they can read. One process does so at a time:
+/// others find it locked, and return.
+pub(in crate::maintenance) async fn tidy(
+    store: &Store,
+    conn: &mut PgConnection,
+) -> Result<(), sqlx::Error> {
+    for _ in 0..BATCHES {
+        begin_short(conn).await?;
+        let more = store.tidy(&mut *conn).await?;
+        PgTransactionManager::commit(conn).await?;
+        if !more {
+            break;
+        }
+    }
+    Ok(())
+}
