@@ -41,8 +41,8 @@ language sql stable
 as $$
   select case when status = 'queued' and of_group is not null and (
       select true from {schema}.queue_group g
-      where g.queue = of_queue and g.group_id between of_group and of_group and of_job = any ({claimed_jobs_g})
-      limit 1) then 'started' else status end
+      where g.queue = of_queue and g.group_id between of_group and of_group
+        and of_job = any ({claimed_jobs_g}) limit 1) then 'started' else status end
 $$;
 
 -- Raises SQ001 if a claim names one of the jobs. This transaction has locked them, in a statement

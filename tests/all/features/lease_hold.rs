@@ -456,3 +456,36 @@ async fn leased_groups_keep_order_and_never_overlap() {
         assert_eq!(running.shutdown(Duration::from_secs(5)).await.lost, 0);
     }
 }
+
+/// It is queued as those that wait, so nothing but its group's row keeps one from deleting it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_job_that_is_deleted_by_hand_does_not_stop_its_group() {
+    let database = database().await;
+    let pool = database.pool();
+    let (log, gate) = (Log::default(), Gate::default());
+    let run = handler_with((log.clone(), gate.clone()), async |(log, gate), _, data| {
+        log.add(data.to_string());
+        if data == "deleted" {
+            gate.passed().await;
+        }
+        Ok(json!(1))
+    });
+    let _running = processor(&database, 4)
+        .await
+        .queue(leased("q", LONG), run)
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    let jobs = ["deleted", "next"].map(|data| job_of("q", "g", data));
+    let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
+    log.wait_for(1).await;
+    let delete = "delete from seriatim.job where id = $1 and status = 'queued'";
+    let deleted = sqlx::query(delete).bind(jobs[0].id()).execute(pool).await.unwrap();
+    assert_eq!(deleted.rows_affected(), 1);
+    gate.pass(1);
+    let next = ended(pool, jobs[1].id()).await;
+    assert_eq!((next.status, next.attempts), (JobStatus::Succeeded, 1));
+    nothing_remains(pool).await;
+}

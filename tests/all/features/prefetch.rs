@@ -21,9 +21,10 @@ const SLOTS: usize = 2;
 /// Claims: a group's turn is one.
 const CLAIMS: &str = "select count(distinct coalesce(group_id, id::text)) from seriatim.job \
     where seriatim.job_state(status, queue, group_id, id) = 'started'";
-/// The attempts of a job that were begun: one of a group is counted when it has ended.
-const BEGUN: &str =
-    "attempts + (select count(c.started_at) from seriatim.claim_of(queue, group_id, id) c)";
+/// The attempts of a job that were begun: one of a group is counted when it has ended. A claim may
+/// name jobs of its turn that have ended.
+const BEGUN: &str = "attempts + (select count(c.started_at) \
+    from seriatim.claim_of(queue, group_id, id) c where finished_at is null)";
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
 /// With a turn of one job, and of some.
 const KINDS: [(Hold, usize); 4] = [(HOLDS[0], 1), (HOLDS[0], 2), (HOLDS[1], 1), (HOLDS[1], 2)];
