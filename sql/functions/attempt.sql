@@ -1,11 +1,13 @@
 -- The ends of attempts. Nothing else writes them: workers, receivers, operators and take-overs call
 -- these functions. Each is called with the rows locked and before the claim is passed on, as the
--- group's row says when the attempt began.
+-- group's row says when the attempt began. `age` is how many seconds ago the handler did, as far as
+-- its process says so: that of a follower begins later than the claim of its turn.
 
 -- Writes the success of jobs, or deletes them without `keep`. `tokens` are those of their claims.
 -- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
 -- job that it wrote: one that was recorded already stays as it is.
-create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean)
+create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean,
+  ages float8[] default null)
 returns table (queue text, group_id text)
 language plpgsql volatile
 as $$
@@ -20,8 +22,9 @@ begin
       flagged = false, {free_job}
     from (
       select d.id, d.result, (
-        select g.started_at from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
-      from unnest(jobs, tokens, results) d(id, token, result) offset 0) done
+        select greatest(g.started_at, clock_timestamp() - make_interval(secs => d.age))
+        from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
+      from unnest(jobs, tokens, results, ages) d(id, token, result, age) offset 0) done
     where j.id = any (array[done.id]) and {claimed}
     returning j.queue, j.group_id;
   else
@@ -37,7 +40,7 @@ end $$;
 --
 -- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before it.
 create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text, delay float8 default 0,
-  chain jsonb default '[]')
+  chain jsonb default '[]', age float8 default null)
 returns boolean
 language plpgsql volatile
 as $$
@@ -56,7 +59,8 @@ begin
     flagged = false, {free_job}
   from (
     select e.attempts + (c.started_at is not null)::integer as attempt,
-      coalesce(c.started_at, e.last_started_at) as started_at,
+      case when c.started_at is not null then greatest(c.started_at, clock_timestamp() - make_interval(secs => age))
+        else e.last_started_at end as started_at,
       c.started_at is not null or e.group_id is null as begun,
       clock_timestamp() + make_interval(secs => delay) as due_at
     from {schema}.job e left join lateral {schema}.claim_of(e.queue, e.group_id, e.id) c on true

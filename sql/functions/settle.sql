@@ -14,12 +14,12 @@ end $$;
 -- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.
 -- The group's row is locked by the claim's token.
 create or replace function {schema}.record_successes(of_queue text, of_group text, with_token uuid, jobs bigint[], results text[],
-  keep boolean)
+  ages float8[], keep boolean)
 returns boolean
 language plpgsql volatile
 as $$
 begin
-  perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep);
+  perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, ages);
   return {schema}.is_paused(of_queue, of_group);
 end $$;
 
@@ -62,7 +62,8 @@ end $$;
 -- Settles the success of a job whose rows this transaction has locked. If its turn goes on, the
 -- claim stays (`stays`), unless the queue or the group is paused: then the turn ends. Else returns
 -- `passed`; `drained` if no job is left, or if it has no group.
-create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text, keep boolean, goes_on boolean)
+create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text, keep boolean, goes_on boolean,
+  age float8)
 returns text
 language plpgsql volatile
 as $$
@@ -70,7 +71,7 @@ declare
   of_queue text; of_group text;
 begin
   select s.queue, s.group_id into of_queue, of_group
-  from {schema}.succeed(array[of_job], array[with_token], array[with_result], keep) s;
+  from {schema}.succeed(array[of_job], array[with_token], array[with_result], keep, array[age]) s;
   if not found then
     raise 'job % is not as its worker has locked it', of_job using errcode = 'no_data_found';
   end if;
@@ -86,7 +87,7 @@ end $$;
 -- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of
 -- each. Returns the claims that it settled: others are stale, or their rows are locked for a
 -- moment. This transaction must not have written the groups' rows before.
-create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[],
+create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[], ages float8[],
   of_claims uuid[], keep boolean)
 returns setof uuid
 language plpgsql volatile
@@ -104,10 +105,11 @@ begin
     return;
   end if;
   perform from (
-    select array_agg(done.id) as jobs, array_agg(done.claim) as claims, array_agg(done.result) as results
-    from unnest(jobs, results, of_claims) done(id, result, claim)
+    select array_agg(done.id) as jobs, array_agg(done.claim) as claims, array_agg(done.result) as results,
+      array_agg(done.age) as ages
+    from unnest(jobs, results, ages, of_claims) done(id, result, age, claim)
     where done.claim = any (locked)) done,
-    {schema}.succeed(done.jobs, done.claims, done.results, keep);
+    {schema}.succeed(done.jobs, done.claims, done.results, keep, done.ages);
   perform {schema}.pass_turns(locked, ended);
   return query select unnest(locked);
 end $$;

@@ -163,7 +163,11 @@ impl ClaimedTurn {
                 (HoldGuard::Leased(lease), Unrecorded::Outcome(Outcome::Succeeded { result }))
                     if stays =>
                 {
-                    pending.successes.push(UnrecordedSuccess { job: self.claim.job, result });
+                    pending.successes.push(UnrecordedSuccess {
+                        job: self.claim.job,
+                        result,
+                        began: self.claim.began,
+                    });
                     pending.counted.push(counted);
                     pending.facts.extend(self.facts.clone());
                     // If the next job kills the process, the take-over of a job with a single

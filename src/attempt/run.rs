@@ -101,21 +101,20 @@ impl ClaimedTurn {
                 // Behind another job of the turn. If each hold of a job fails, those of its own
                 // turns use up its attempts.
                 release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
-                counted.mark_released();
+                counted.mark_unbegun();
                 return (TurnEnd::Released, conn);
             }
         };
-        let permit =
-            match timeout(PERMIT_LIMIT, Arc::clone(&self.queue.handlers).acquire_owned()).await {
-                Ok(Ok(permit)) if !context.stop.is_cancelled() => permit,
-                // The handlers of others take longer than they did.
-                _ => {
-                    let left = conn.rollback().await.is_ok().then_some(conn);
-                    release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
-                    counted.mark_released();
-                    return (TurnEnd::Released, left);
-                }
-            };
+        // A job that may not wait is given back at once.
+        let limit = if self.claim.may_wait { PERMIT_LIMIT } else { Duration::ZERO };
+        let permit = timeout(limit, Arc::clone(&self.queue.handlers).acquire_owned()).await;
+        let Some(permit) = permit.ok().filter(|_| !context.stop.is_cancelled()) else {
+            // The handlers of others take longer than they did.
+            let left = conn.rollback().await.is_ok().then_some(conn);
+            release(vec![UnstartedTurn { run: self.clone(), guard: None }]).await;
+            counted.mark_unbegun();
+            return (TurnEnd::Released, left);
+        };
         self.begin_attempt(&held);
         let signals = Signals::default();
         let options = conn.options.clone();

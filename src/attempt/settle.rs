@@ -120,7 +120,11 @@ impl ClaimedTurn {
         let queue = &*self.queue.name;
         let ends = if let Some(lease) = self.lease {
             let mut done = self.earlier.clone();
-            done.push(UnrecordedSuccess { job: self.claim.job, result: result.to_owned() });
+            done.push(UnrecordedSuccess {
+                job: self.claim.job,
+                result: result.to_owned(),
+                began: self.claim.began,
+            });
             let paused =
                 store.record_earlier(conn, queue, &self.claim, &done, self.queue.keep).await?;
             if paused {

@@ -114,6 +114,7 @@ impl ClaimedTurn {
         let later = self.earlier.drain(..).map(|done| done.job).chain([self.claim.job]);
         self.claim.followers = later.chain(self.claim.followers.drain(..)).collect();
         self.claim.job = first.job;
+        self.claim.began = first.began;
         self.facts = self.earlier_facts.first().cloned();
         self.first_only = true;
         *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: first.result });

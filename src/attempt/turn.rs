@@ -139,6 +139,7 @@ impl ClaimedTurn {
         let on_event = self.queue.hooks.on_event.clone();
         let meter = Arc::clone(&self.queue.meter);
         self.began.get_or_insert_with(Instant::now);
+        self.claim.began = Some(std::time::Instant::now());
         let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, (on_event, meter));
         self.facts = Some(Arc::new(facts));
     }

@@ -141,6 +141,7 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
         token,
         disposition,
         may_wait: false,
+        began: None,
     };
     let held = scene.hold(&mut other, &over).await;
     scene.settle(&mut other, &over, &held, &succeeded()).await;

@@ -208,7 +208,8 @@ impl QueueOptions {
     /// ones took in this process: at most 100, and 500 for all its groups together. These are shown
     /// as `started`. Followers are next in order, due, and were never begun before. A job that may
     /// expire, or whose attempts are limited to 1, begins a turn of its own. A job that was retried,
-    /// and those of a queue with a limit of jobs in flight, have turns of one job. A failure, a
+    /// and those of a queue with a limit of jobs in flight or with
+    /// [shared slots](crate::ProcessorBuilder::slots), have turns of one job. A failure, a
     /// shutdown or a lost claim ends the turn too, and a follower that did not run is as it was
     /// before. A job that commits late with a lower id runs after the turn.
     ///

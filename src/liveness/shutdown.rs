@@ -24,9 +24,11 @@ pub(crate) struct Counters {
     finished: AtomicU64,
     released: AtomicU64,
     lost: AtomicU64,
+    /// Their handlers did not begin: no report has them.
+    unbegun: AtomicU64,
 }
 
-/// A running attempt. Counts as lost when dropped, unless `finished` or `released` was called.
+/// A running attempt. Counts as lost when dropped, unless it is marked otherwise.
 #[derive(Debug)]
 pub(crate) struct RunningAttempt<'a> {
     counters: &'a Counters,
@@ -69,6 +71,10 @@ impl RunningAttempt<'_> {
 
     pub(crate) fn mark_released(&mut self) {
         self.ended_as = &self.counters.released;
+    }
+
+    pub(crate) fn mark_unbegun(&mut self) {
+        self.ended_as = &self.counters.unbegun;
     }
 }
 

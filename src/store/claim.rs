@@ -1,7 +1,7 @@
 //! A claim: a job that is this worker's for as long as its token stands, and the options by which
 //! it is claimed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -32,6 +32,8 @@ pub(crate) struct Claim {
     pub(crate) disposition: Disposition,
     /// Whether it may be prefetched: it was never begun, has further attempts and does not expire.
     pub(crate) may_wait: bool,
+    /// When the handler of `job` began in this process; `None` before.
+    pub(crate) began: Option<Instant>,
 }
 
 impl Claim {
@@ -40,8 +42,14 @@ impl Claim {
         let more = !self.followers.is_empty();
         if more {
             self.job = self.followers.remove(0);
+            self.began = None;
         }
         more
+    }
+
+    /// Returns how many seconds ago the handler of `job` began: the claim of a follower is older.
+    pub(crate) fn age(&self) -> Option<f64> {
+        self.began.map(|began| began.elapsed().as_secs_f64())
     }
 }
 

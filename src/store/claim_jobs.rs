@@ -225,7 +225,16 @@ impl ClaimAnswer {
                 let fresh = disposition == Disposition::Run && held.attempt == 1;
                 let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
                 let (followers, group) = (Vec::new(), row.try_get("group_id")?);
-                self.jobs.push(Claim { job, followers, group, token, disposition, may_wait });
+                let began = None;
+                self.jobs.push(Claim {
+                    job,
+                    followers,
+                    group,
+                    token,
+                    disposition,
+                    may_wait,
+                    began,
+                });
             } else if let Some(head) = self.jobs.last_mut() {
                 head.followers.push(job);
             }

@@ -20,11 +20,6 @@ pub(in crate::store) fn unfinished(alias: &str) -> Expr {
     sql(format!("{alias}.group_id is not null and {alias}.status in ('queued', 'started')"))
 }
 
-/// That it is a job without a group that waits, or runs, likewise.
-pub(in crate::store) fn ungrouped(alias: &str, status: &str) -> Expr {
-    sql(format!("{alias}.group_id is null and {alias}.status = '{status}'"))
-}
-
 /// That a job has one of these statuses, in words that are no partial index's.
 pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
     format!("{alias}status::text in ({statuses})")

@@ -158,7 +158,8 @@ impl Worker {
         let asked_at = Instant::now();
         let bounds = state.cursor.bounds(slots + prefetch);
         let options = ClaimOptions {
-            jobs_per_turn: self.queue.time_slice.jobs(),
+            // Shared slots go to queues by their weights, job by job.
+            jobs_per_turn: if self.slots.bounded() { 1 } else { self.queue.time_slice.jobs() },
             ..ClaimOptions::new(&self.queue.options, Some(self.context.processor))
         };
         let claimed = {

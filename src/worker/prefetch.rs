@@ -155,6 +155,12 @@ impl<T> Buffer<T> {
         self.waiting.pop_front().map(|entry| entry.job)
     }
 
+    /// Returns the next job if it may be held ahead.
+    fn pop_ahead(&mut self) -> Option<T> {
+        self.waiting.front().filter(|entry| entry.may_wait)?;
+        self.pop()
+    }
+
     fn next(&mut self, may_claim: bool) -> Next<T> {
         // What a turn has passed on may be claimed too.
         let more = self.more || self.ended == Some(true);
@@ -252,7 +258,9 @@ impl Prefetch {
         let other = |entry: &Entry<PrefetchedTurn>| {
             entry.job.run.origin.as_ref().map(Arc::as_ptr) != origin.map(Arc::as_ptr)
         };
-        if buffer.waiting.front().is_some_and(other) {
+        // One that was held ahead leaves the others to the slots when there are some that may not wait.
+        let ahead = self.slots.taken() > buffer.slots && buffer.safe_streak < SURE;
+        if ahead || buffer.waiting.front().is_some_and(other) {
             return Next::Nothing;
         }
         buffer.next(has_claimed)
@@ -263,9 +271,10 @@ impl Prefetch {
         self.buffer().record_end(passed);
     }
 
-    /// Returns the next turn for a free slot.
-    pub(in crate::worker) fn pop(&self) -> Option<PrefetchedTurn> {
-        self.buffer().pop()
+    /// Returns the next turn for a free slot, or to be held `ahead` of one.
+    pub(in crate::worker) fn pop(&self, ahead: bool) -> Option<PrefetchedTurn> {
+        let mut buffer = self.buffer();
+        if ahead { buffer.pop_ahead() } else { buffer.pop() }
     }
 
     /// Releases the turns that may not wait.

@@ -68,7 +68,7 @@ impl Worker {
         };
         while !self.stop.is_cancelled()
             && has_room(state)
-            && let Some(waiting) = state.prefetch.pop()
+            && let Some(waiting) = state.prefetch.pop(self.is_ahead(state))
         {
             let slot = state.slot_usage.take(None);
             self.start(state, waiting, slot);
@@ -102,13 +102,19 @@ impl Worker {
         slots.saturating_sub(state.slot_usage.taken())
     }
 
+    /// Returns whether the next job to start would be held ahead.
+    fn is_ahead(&self, state: &WorkerState) -> bool {
+        !self.leased() && state.slot_usage.taken() >= self.queue.options.concurrency
+    }
+
     /// Returns how many jobs may be held beyond those whose handlers run. By transaction a slot
     /// settles a job and holds the next one in the time of a round trip: while handlers are quick,
     /// others are held by then, so that no handler is waited for.
     fn ahead(&self, state: &WorkerState) -> usize {
         let concurrency = self.queue.options.concurrency;
         let quick = || state.slot_usage.quick_ends(Instant::now()) >= concurrency.min(COUNTED / 2);
-        if self.leased() || self.slots.bounded() || !state.busy || !quick() {
+        // In a single slot jobs begin in the order of their claim.
+        if concurrency < 2 || self.leased() || self.slots.bounded() || !state.busy || !quick() {
             return 0;
         }
         self.more_connections.min(concurrency.div_ceil(2))

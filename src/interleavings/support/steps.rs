@@ -131,6 +131,7 @@ impl Scene {
             token: row.get(2),
             disposition: Disposition::parse(row.get(3), row.get(4)),
             may_wait: false,
+            began: None,
         };
         start.fetch_all(conn).await.unwrap().into_iter().map(claim).collect()
     }

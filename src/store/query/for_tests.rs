@@ -5,7 +5,7 @@ use sqlx::{PgExecutor, Row};
 
 use crate::job::job::Job;
 use crate::store::builder::{PG, render, select, sql};
-use crate::store::index_terms::{unfinished, ungrouped};
+use crate::store::index_terms::unfinished;
 use crate::store::names::Names;
 use crate::store::query::inspect::{job, jobs};
 use crate::store::statement::statements;
@@ -42,8 +42,8 @@ fn idle(names: &Names) -> String {
             "not ($1 or $2 or $3 or $4)",
             [
                 any(unfinished("j")),
-                any(ungrouped("j", "queued")),
-                any(ungrouped("j", "started")),
+                any(sql("j.group_id is null and j.status = 'queued'")),
+                any(sql("j.group_id is null and j.status = 'started'")),
                 Expr::exists(row),
             ],
         ))

@@ -13,7 +13,7 @@ use crate::store::store::Store;
 
 statements! {
     SETTLE_SUCCESSES = |names| names.sql(
-        "select {settle_successes}($1, $2, $3, $4, $5, $6)",
+        "select {settle_successes}($1, $2, $3, $4, $5, $6, $7)",
     );
     SETTLE_UNGROUPED_SUCCESSES = |names| names.sql(
         "select {settle_ungrouped_successes}($1, $2, $3, $4)",
@@ -58,15 +58,18 @@ impl Store {
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let (mut tokens, mut turns) = (Vec::new(), Vec::new());
         let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ages = Vec::new();
         for Succeeded { claim, earlier, result, .. } in claims {
             tokens.push(claim.token);
             turns.push(claim.job);
             for done in *earlier {
                 jobs.push(done.job);
                 results.push(done.result.as_str());
+                ages.push(done.age());
             }
             jobs.push(claim.job);
             results.push(result);
+            ages.push(claim.age());
             of.resize(jobs.len(), claim.token);
         }
         let settle = self
@@ -75,6 +78,7 @@ impl Store {
             .bind(turns)
             .bind(jobs)
             .bind(results)
+            .bind(ages)
             .bind(of)
             .bind(keep);
         read(settle.fetch_all(conn).await?)

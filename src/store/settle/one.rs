@@ -20,9 +20,9 @@ statements! {
         "select 1 from {cancel_request} r where r.job_id = $1 limit 1",
     );
 
-    SUCCEED = |names| names.sql("select from {succeed}(array[$1], array[$2], array[$3], $4)");
+    SUCCEED = |names| names.sql("select from {succeed}(array[$1], array[$2], array[$3], $4, array[$5])");
 
-    END = |names| names.sql("select 1 where {end_attempt}($1, $2, $3, $4, $5, $6)");
+    END = |names| names.sql("select 1 where {end_attempt}($1, $2, $3, $4, $5, $6, $7)");
 
     /// The outcome of a job that is not to be kept.
     DELETE = |names| names.sql_with(
@@ -177,7 +177,7 @@ impl Store {
                 let chain = failure.map_or_else(Vec::new, |failure| failure.chain.clone());
                 let message = failure.map(|failure| failure.message.clone());
                 let end = self.query(&END).bind(job).bind(how).bind(word(kind)).bind(message);
-                end.bind(delay.as_secs_f64()).bind(Json(chain))
+                end.bind(delay.as_secs_f64()).bind(Json(chain)).bind(claim.age())
             };
         let query = match outcome {
             Outcome::Cancelled | Outcome::Ignored if !keep.cancelled => {
@@ -185,7 +185,7 @@ impl Store {
             }
             Outcome::Succeeded { result } => {
                 let succeed = self.query(&SUCCEED).bind(job).bind(claim.token);
-                succeed.bind(result).bind(keep.succeeded)
+                succeed.bind(result).bind(keep.succeeded).bind(claim.age())
             }
             Outcome::Failed { failure, .. } => {
                 end("failed", failure.kind, Some(failure), Duration::ZERO)

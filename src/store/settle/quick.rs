@@ -76,6 +76,7 @@ impl Store {
         let settle = self.names.quoted("settle_success");
         let result = if keep { literal(result) } else { String::from("null") };
         let (job, token) = (claim.job, claim.token);
+        let age = claim.age().map_or_else(|| String::from("null"), |age| format!("'{age}'"));
         let then = match then {
             AfterSettle::Nothing => String::new(),
             AfterSettle::Hold { job, token } => {
@@ -83,7 +84,8 @@ impl Store {
             }
             AfterSettle::Commit => String::from("; commit"),
         };
-        let text = format!("select {settle}({job}, '{token}', {result}, {keep}, {goes_on}){then}");
+        let text =
+            format!("select {settle}({job}, '{token}', {result}, {keep}, {goes_on}, {age}){then}");
         let rows = send(conn, text).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");

@@ -1,6 +1,8 @@
 //! The jobs of a turn that its settle finds beside the last: those that succeeded before, and those
 //! not begun.
 
+use std::time::Instant;
+
 use sqlx::{PgConnection, Row};
 
 use crate::store::claim::Claim;
@@ -9,7 +11,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5, $6)");
+    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5, $6, $7)");
 
     /// Locks the group's row by its token if the claim's job has ended already.
     ALREADY_RECORDED = |names| names.sql(
@@ -27,6 +29,15 @@ pub(crate) struct UnrecordedSuccess {
     pub(crate) job: i64,
     /// As JSON.
     pub(crate) result: String,
+    /// When its handler began in this process.
+    pub(crate) began: Option<Instant>,
+}
+
+impl UnrecordedSuccess {
+    /// Returns how many seconds ago its handler began.
+    pub(in crate::store) fn age(&self) -> Option<f64> {
+        self.began.map(|began| began.elapsed().as_secs_f64())
+    }
 }
 
 impl Store {
@@ -54,7 +65,8 @@ impl Store {
         let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
         let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
         let record = self.query(&RECORD_SUCCESSES).bind(queue).bind(&claim.group);
-        let record = record.bind(claim.token).bind(jobs);
-        record.bind(results).bind(keep.succeeded).fetch_one(conn).await?.try_get(0)
+        let ages: Vec<Option<f64>> = done.iter().map(UnrecordedSuccess::age).collect();
+        let record = record.bind(claim.token).bind(jobs).bind(results).bind(ages);
+        record.bind(keep.succeeded).fetch_one(conn).await?.try_get(0)
     }
 }

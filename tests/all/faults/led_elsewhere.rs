@@ -139,7 +139,7 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
     let running = errors
         .of(Processor::builder(pool.clone()))
         .queue(leased, held_up(&log, &kept_gate))
-        .queue(queue("q"), held_up(&Log::default(), &gate))
+        .queue(queue("q").time_slice(Duration::ZERO), held_up(&Log::default(), &gate))
         .build()
         .unwrap()
         .start()
