@@ -1,13 +1,13 @@
 -- The ends of attempts. Nothing else writes them: workers, receivers, operators and take-overs call
 -- these functions. Each is called with the rows locked and before the claim is passed on, as the
--- group's row says when the attempt began. `age` is how many seconds ago the handler did, as far as
--- its process says so: that of a follower begins later than the claim of its turn.
+-- group's row says when the attempt began. How many seconds ago its handler began, and ended, a
+-- process says as well: that of a follower begins later than the claim of its turn.
 
 -- Writes the success of jobs, or deletes them without `keep`. `tokens` are those of their claims.
 -- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
 -- job that it wrote: one that was recorded already stays as it is.
 create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean,
-  ages float8[] default null)
+  began float8[] default null, ended float8[] default null)
 returns table (queue text, group_id text)
 language plpgsql volatile
 as $$
@@ -16,15 +16,15 @@ begin
   if keep then
     return query
     update {schema}.job j set
-      status = 'succeeded', finished_at = clock_timestamp(), result = done.result::jsonb, error = null,
+      status = 'succeeded', finished_at = clock_timestamp() - make_interval(secs => done.ended), result = done.result::jsonb, error = null,
       attempts = j.attempts + (done.started_at is not null)::integer,
       last_started_at = coalesce(done.started_at, j.last_started_at),
       flagged = false, {free_job}
     from (
-      select d.id, d.result, (
-        select greatest(g.started_at, clock_timestamp() - make_interval(secs => d.age))
+      select d.id, d.result, coalesce(d.ended, 0) as ended, (
+        select greatest(g.started_at, clock_timestamp() - make_interval(secs => d.began))
         from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
-      from unnest(jobs, tokens, results, ages) d(id, token, result, age) offset 0) done
+      from unnest(jobs, tokens, results, began, ended) d(id, token, result, began, ended) offset 0) done
     where j.id = any (array[done.id]) and {claimed}
     returning j.queue, j.group_id;
   else

@@ -14,12 +14,12 @@ end $$;
 -- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.
 -- The group's row is locked by the claim's token.
 create or replace function {schema}.record_successes(of_queue text, of_group text, with_token uuid, jobs bigint[], results text[],
-  ages float8[], keep boolean)
+  began float8[], ended float8[], keep boolean)
 returns boolean
 language plpgsql volatile
 as $$
 begin
-  perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, ages);
+  perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, began, ended);
   return {schema}.is_paused(of_queue, of_group);
 end $$;
 
@@ -87,8 +87,8 @@ end $$;
 -- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of
 -- each. Returns the claims that it settled: others are stale, or their rows are locked for a
 -- moment. This transaction must not have written the groups' rows before.
-create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[], ages float8[],
-  of_claims uuid[], keep boolean)
+create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[],
+  began float8[], ended float8[], of_claims uuid[], keep boolean)
 returns setof uuid
 language plpgsql volatile
 as $$
@@ -106,10 +106,10 @@ begin
   end if;
   perform from (
     select array_agg(done.id) as jobs, array_agg(done.claim) as claims, array_agg(done.result) as results,
-      array_agg(done.age) as ages
-    from unnest(jobs, results, ages, of_claims) done(id, result, age, claim)
+      array_agg(done.began) as began, array_agg(done.ended) as ended
+    from unnest(jobs, results, began, ended, of_claims) done(id, result, began, ended, claim)
     where done.claim = any (locked)) done,
-    {schema}.succeed(done.jobs, done.claims, done.results, keep, done.ages);
+    {schema}.succeed(done.jobs, done.claims, done.results, keep, done.began, done.ended);
   perform {schema}.pass_turns(locked, ended);
   return query select unnest(locked);
 end $$;

@@ -167,6 +167,7 @@ impl ClaimedTurn {
                         job: self.claim.job,
                         result,
                         began: self.claim.began,
+                        ended: Some(std::time::Instant::now()),
                     });
                     pending.counted.push(counted);
                     pending.facts.extend(self.facts.clone());

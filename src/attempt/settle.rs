@@ -124,6 +124,7 @@ impl ClaimedTurn {
                 job: self.claim.job,
                 result: result.to_owned(),
                 began: self.claim.began,
+                ended: None,
             });
             let paused =
                 store.record_earlier(conn, queue, &self.claim, &done, self.queue.keep).await?;

@@ -53,7 +53,12 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
             }
             let last = claim.followers.is_empty();
             if claim.disposition == Disposition::Run {
-                done.push(UnrecordedSuccess { job: claim.job, result: "null".into(), began: None });
+                done.push(UnrecordedSuccess {
+                    job: claim.job,
+                    result: "null".into(),
+                    began: None,
+                    ended: None,
+                });
             }
             if (record_each || last) && !done.is_empty() && !(last && done.len() == 1) {
                 let earlier = if last { &done[..done.len() - 1] } else { &done[..] };

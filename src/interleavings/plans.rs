@@ -98,7 +98,12 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.check(conn, "cancel_requested", [5, 10]).await;
         let outcome = if success { succeeded() } else { retried(std::time::Duration::ZERO) };
         if success {
-            let done = [UnrecordedSuccess { job: claim.job, result: "null".into(), began: None }];
+            let done = [UnrecordedSuccess {
+                job: claim.job,
+                result: "null".into(),
+                began: None,
+                ended: None,
+            }];
             run(conn, "savepoint recorded").await;
             store.record_earlier(conn, Q, claim, &done, KEEP).await.unwrap();
             meter.check(conn, "record", [20, 100]).await;

@@ -238,6 +238,11 @@ impl Prefetch {
         self.pushed.notify_one();
     }
 
+    /// Returns whether enough jobs in a row could wait for a slot.
+    pub(in crate::worker) fn is_sure(&self) -> bool {
+        self.buffer().safe_streak >= SURE
+    }
+
     pub(in crate::worker) fn is_empty(&self) -> bool {
         self.buffer().waiting.is_empty()
     }

@@ -114,7 +114,10 @@ impl Worker {
         let concurrency = self.queue.options.concurrency;
         let quick = || state.slot_usage.quick_ends(Instant::now()) >= concurrency.min(COUNTED / 2);
         // In a single slot jobs begin in the order of their claim.
-        if concurrency < 2 || self.leased() || self.slots.bounded() || !state.busy || !quick() {
+        if concurrency < 2 || self.leased() || self.slots.bounded() {
+            return 0;
+        }
+        if !state.busy || !state.prefetch.is_sure() || !quick() {
             return 0;
         }
         self.more_connections.min(concurrency.div_ceil(2))

@@ -189,7 +189,12 @@ async fn run_held(
     if !claim.followers.is_empty()
         && let RunResult::Succeeded(result) = &result
     {
-        let done = [UnrecordedSuccess { job: claim.job, result: result.clone(), began: None }];
+        let done = [UnrecordedSuccess {
+            job: claim.job,
+            result: result.clone(),
+            began: None,
+            ended: None,
+        }];
         stress.store.record_earlier(conn, Q, claim, &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
         PgTransactionManager::commit(conn).await?;

@@ -1,19 +1,20 @@
 //! Settle of many at once: the successes of leases, each group's turn passed with them (P4, P10).
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::store::claim::Claim;
-use crate::store::settle::turn::UnrecordedSuccess;
+use crate::store::settle::turn::{UnrecordedSuccess, age};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
     SETTLE_SUCCESSES = |names| names.sql(
-        "select {settle_successes}($1, $2, $3, $4, $5, $6, $7)",
+        "select {settle_successes}($1, $2, $3, $4, $5, $6, $7, $8)",
     );
     SETTLE_UNGROUPED_SUCCESSES = |names| names.sql(
         "select {settle_ungrouped_successes}($1, $2, $3, $4)",
@@ -58,18 +59,20 @@ impl Store {
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
         let (mut tokens, mut turns) = (Vec::new(), Vec::new());
         let (mut jobs, mut results, mut of) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ages = Vec::new();
+        let (mut began, mut ended, now) = (Vec::new(), Vec::new(), Instant::now());
         for Succeeded { claim, earlier, result, .. } in claims {
             tokens.push(claim.token);
             turns.push(claim.job);
             for done in *earlier {
                 jobs.push(done.job);
                 results.push(done.result.as_str());
-                ages.push(done.age());
+                began.push(age(done.began, now));
+                ended.push(age(done.ended, now));
             }
             jobs.push(claim.job);
             results.push(result);
-            ages.push(claim.age());
+            began.push(age(claim.began, now));
+            ended.push(None);
             of.resize(jobs.len(), claim.token);
         }
         let settle = self
@@ -78,7 +81,8 @@ impl Store {
             .bind(turns)
             .bind(jobs)
             .bind(results)
-            .bind(ages)
+            .bind(began)
+            .bind(ended)
             .bind(of)
             .bind(keep);
         read(settle.fetch_all(conn).await?)

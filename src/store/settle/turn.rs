@@ -11,7 +11,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5, $6, $7)");
+    RECORD_SUCCESSES = |names| names.sql("select {record_successes}($1, $2, $3, $4, $5, $6, $7, $8)");
 
     /// Locks the group's row by its token if the claim's job has ended already.
     ALREADY_RECORDED = |names| names.sql(
@@ -31,13 +31,13 @@ pub(crate) struct UnrecordedSuccess {
     pub(crate) result: String,
     /// When its handler began in this process.
     pub(crate) began: Option<Instant>,
+    /// When it returned; `None`: just now.
+    pub(crate) ended: Option<Instant>,
 }
 
-impl UnrecordedSuccess {
-    /// Returns how many seconds ago its handler began.
-    pub(in crate::store) fn age(&self) -> Option<f64> {
-        self.began.map(|began| began.elapsed().as_secs_f64())
-    }
+/// Returns how many seconds before `now` that was.
+pub(in crate::store) fn age(at: Option<Instant>, now: Instant) -> Option<f64> {
+    at.map(|at| now.saturating_duration_since(at).as_secs_f64())
 }
 
 impl Store {
@@ -65,8 +65,10 @@ impl Store {
         let jobs: Vec<i64> = done.iter().map(|done| done.job).collect();
         let results: Vec<&str> = done.iter().map(|done| done.result.as_str()).collect();
         let record = self.query(&RECORD_SUCCESSES).bind(queue).bind(&claim.group);
-        let ages: Vec<Option<f64>> = done.iter().map(UnrecordedSuccess::age).collect();
-        let record = record.bind(claim.token).bind(jobs).bind(results).bind(ages);
+        let now = Instant::now();
+        let began: Vec<_> = done.iter().map(|done| age(done.began, now)).collect();
+        let ended: Vec<_> = done.iter().map(|done| age(done.ended, now)).collect();
+        let record = record.bind(claim.token).bind(jobs).bind(results).bind(began).bind(ended);
         record.bind(keep.succeeded).fetch_one(conn).await?.try_get(0)
     }
 }
