@@ -18,7 +18,7 @@ impl SlotGauges {
         let state = |state| gauge(&SLOTS, &[("queue", label(queue)), ("state", state)]);
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let gauges = Self { busy: state("busy"), free: state("free"), slots };
-        gauges.free.increment(slots.into());
+        gauges.free.increment(f64::from(slots));
         gauges
     }
 
@@ -46,6 +46,6 @@ impl Default for SlotGauges {
 
 impl Drop for SlotGauges {
     fn drop(&mut self) {
-        self.free.decrement(self.slots.into());
+        self.free.decrement(f64::from(self.slots));
     }
 }
