@@ -41,3 +41,6 @@ alter table job add constraint job_sound check (
   and attempts_forgiven <= attempts) not valid; -- Else all history would be read.
 
 alter type locked_turns drop attribute batch_ends;
+
+-- What a processor says of failed attempts, by queue: settings that are stored go before it.
+alter table processor add column policies jsonb;

@@ -205,7 +205,7 @@ impl Run<'_> {
     async fn answer_in_sql(&self, word: &str, receipt: &str, seconds: u64) -> String {
         let sql = match word {
             "ack" => format!("select seriatim.ack('{receipt}', '1')"),
-            "nack" if seconds == 0 => format!("select seriatim.nack('{receipt}')"),
+            "nack" if seconds == 0 => format!("select seriatim.nack('{receipt}', '0')"),
             _ => format!("select seriatim.{word}('{receipt}', '{seconds} s')"),
         };
         let answer = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool).await;
