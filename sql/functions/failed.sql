@@ -8,7 +8,8 @@ create or replace function {schema}.failure_policy(of_job bigint) returns jsonb
 language sql stable
 as $$
   select {schema}.queue_settings(j.queue)
-    || jsonb_build_object('cancel_requested', exists (select from {schema}.cancel_request r where r.job_id = j.id))
+    || jsonb_build_object('cancel_requested', exists (
+      select from {schema}.cancel_request r where r.job_id = j.id))
     || case when j.max_attempts is null then '{}' else jsonb_build_object('max_attempts', j.max_attempts) end
     || coalesce((
       select jsonb_build_object(
@@ -59,15 +60,16 @@ end $$;
 -- that was written.
 --
 -- Locks: the jobs that it parks NO KEY UPDATE, skips. The job and its group's row are locked.
-create or replace function {schema}.end_behind(of_job bigint, token uuid, policy jsonb, keep boolean default true,
-  at_once boolean default false)
+create or replace function {schema}.end_behind(of_job bigint, token uuid, policy jsonb,
+  keep boolean default true, at_once boolean default false)
 returns boolean
 language plpgsql volatile
 as $$
 declare
   failed record; word text; until timestamptz; ends text; rest bigint;
 begin
-  select j.queue, j.group_id, j.error->>'kind' = 'expired' as expired, j.error->>'message' as message into failed
+  select j.queue, j.group_id, j.error->>'kind' = 'expired' as expired, j.error->>'message' as message
+    into failed
   from {schema}.job j where j.id = of_job;
   word := case when failed.group_id is null or failed.expired then 'continue'
     else coalesce(policy->>'out_of_attempts', 'continue') end;
@@ -93,7 +95,8 @@ begin
     {free_group},
     ready_at = 'infinity', halted_at = clock_timestamp(), halt_reason = failed.message, halt_job_id = of_job,
     halt_until = until, halt_then = ends, park_to = rest
-  where g.queue = failed.queue and g.group_id = failed.group_id and g.claim is not distinct from end_behind.token;
+  where g.queue = failed.queue and g.group_id = failed.group_id
+    and g.claim is not distinct from end_behind.token;
   if not found then
     raise 'the group is not as its worker has locked it' using errcode = 'no_data_found';
   end if;

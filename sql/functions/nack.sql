@@ -45,7 +45,8 @@ end $$;
 
 -- Gives back a job of a receiver. Its row is locked, and its group's by the token. With `forgive`
 -- the attempt is not held against it.
-create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean) returns void
+create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -74,13 +75,15 @@ begin
     perform end_attempt(of_job, 'failed', 'error', message);
     ends := j.group_id is not null and policy->>'out_of_attempts' <> 'continue';
     -- A group is halted as a whole: what came before and is not acked yet goes back.
-    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where ends and c.id < of_job;
+    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id)
+    where ends and c.id < of_job;
     if end_behind(of_job, token, policy) then
       return;
     end if;
   end if;
   if j.group_id is not null then
-    perform receive_pass(array[token], array[null::bigint], array(select c.id from unnest(claimed) c(id) where c.id >= of_job));
+    perform receive_pass(array[token], array[null::bigint],
+      array(select c.id from unnest(claimed) c(id) where c.id >= of_job));
   end if;
 end $$;
 

@@ -17,7 +17,7 @@ impl ClaimedTurn {
     /// reads a request to cancel the job.
     pub(crate) fn decide_success(&self, held: &HeldJob, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(held, result, AtFailure::default()))
+            Unrecorded::Outcome(self.decide(held, result, &AtFailure::default()))
         } else {
             Unrecorded::Result(result)
         }
@@ -50,7 +50,7 @@ impl ClaimedTurn {
             Unrecorded::Result(result) => {
                 let stored = self.context.store.at_failure(conn, self.claim.job).await;
                 let Ok(stored) = stored else { return Err(Unrecorded::Result(result)) };
-                self.decide(held, result, stored)
+                self.decide(held, result, &stored)
             }
             Unrecorded::EarlierOnly => return Err(Unrecorded::EarlierOnly),
         };
@@ -175,7 +175,7 @@ impl ClaimedTurn {
         &self,
         held: &HeldJob,
         result: RunResult,
-        stored: AtFailure,
+        stored: &AtFailure,
     ) -> Outcome {
         let options = &self.queue.options;
         let retry = stored.policy.retry(&options.retry);

@@ -177,7 +177,7 @@ impl ClaimedTurn {
         if let Unrecorded::Result(result) = unrecorded {
             let stored = store.at_failure(conn, self.claim.job).await?;
             let result = std::mem::replace(result, RunResult::Released);
-            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, stored));
+            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, &stored));
         }
         let Unrecorded::Outcome(outcome) = unrecorded else {
             return Ok(SettleAttempt::Lost);

@@ -76,13 +76,13 @@ pub struct StoredQueueSettings {
     pub dedup_by_content: bool,
     /// The limit of jobs in flight over the whole fleet; `None`: no limit.
     pub in_flight_limit: Option<u32>,
-    /// The attempts of jobs that are received by hand, unless a job names its own; `None`: 10.
+    /// The attempts of jobs that name none; `None`: as each processor says, and 10 for receivers.
     pub max_attempts: Option<u32>,
-    /// What a group does with a received job that is out of attempts, unless it has a policy of its
-    /// own; `None`: it goes on.
+    /// What a group does with a job that is out of attempts, unless it has a policy of its own;
+    /// `None`: as each processor says, and for receivers it goes on.
     pub out_of_attempts: Option<OutOfAttempts>,
-    /// How long a received job that failed once waits, if its nack names no delay; `None`: not at
-    /// all. In JSON: seconds.
+    /// How long a job that failed once waits; `None`: as each processor says, and 1 s for
+    /// receivers. In JSON: seconds.
     #[serde(serialize_with = "optional_seconds")]
     pub backoff: Option<Duration>,
     /// Bounds that wait, which doubles with each attempt. In JSON: seconds.
@@ -98,7 +98,7 @@ impl QueueSettings {
     /// How long a deduplication id is remembered by default.
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
 
-    /// Bounds the backoff of received jobs by default.
+    /// Bounds the backoff by default.
     pub const BACKOFF_CAP: Duration = Duration::from_mins(10);
 
     /// Returns settings that change nothing yet.
@@ -158,25 +158,27 @@ impl QueueSettings {
         self
     }
 
-    /// Sets the attempts of jobs that are received by hand, unless a job names its own. 1 or more,
-    /// default 10. Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
+    /// Sets the attempts of jobs, unless a job names its own: for receivers, and before the
+    /// [`RetryPolicy`](crate::RetryPolicy) of processors. 1 or more. Default: as each processor
+    /// says; 10 for receivers.
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
         self.max_attempts = Some(attempts.into());
         self
     }
 
-    /// Sets what a group does with a job that is received by hand and out of attempts, unless
-    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise. Default: it
-    /// goes on. Processors go by their own
-    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts).
+    /// Sets what a group does with a job that is out of attempts, unless
+    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise: for receivers,
+    /// and before [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of
+    /// processors. Default: as each processor says; for receivers it goes on.
     pub fn out_of_attempts(mut self, policy: impl Into<Option<OutOfAttempts>>) -> Self {
         self.out_of_attempts = Some(policy.into());
         self
     }
 
-    /// Sets how long a job that was received by hand waits after its first failure, if its nack
-    /// names no delay. It doubles with each attempt. At most 100 years, in whole milliseconds;
-    /// default: it is due at once.
+    /// Sets how long a job waits after its first failure, if neither its handler nor its nack names
+    /// a delay. It doubles with each attempt. It goes before the
+    /// [`RetryPolicy`](crate::RetryPolicy) of processors, but for their jitter. At most 100 years,
+    /// in whole milliseconds. Default: as each processor says; 1 s for receivers.
     pub fn backoff(mut self, base: impl Into<Option<Duration>>) -> Self {
         self.backoff = Some(base.into());
         self
@@ -193,10 +195,10 @@ impl QueueSettings {
     /// id, data, error and history, queued there, its attempts anew. Processors and receivers do
     /// so; its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
     ///
-    /// Where the group would halt or park instead, by its own policy or that of a processor's
-    /// [`QueueOptions`](crate::QueueOptions::out_of_attempts), the job stays. The database refuses
-    /// the queue itself, and this setting beside an [`out_of_attempts`](Self::out_of_attempts) that
-    /// halts or parks.
+    /// It goes before [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of
+    /// processors. Where a group halts or parks by its own policy, the job stays. The database
+    /// refuses the queue itself, and this setting beside an
+    /// [`out_of_attempts`](Self::out_of_attempts) that halts or parks.
     pub fn dead_letter_queue(mut self, queue: impl Into<Option<String>>) -> Self {
         self.dead_letter_queue = Some(queue.into());
         self

@@ -195,12 +195,11 @@ impl Processor {
         }
         let row = processor_row(context.processor, node, &options);
         let line = StartLine::new(&options, slots, &row.node, (listen, presence));
-        match server {
-            Some(facts) => line.log(&context, Some(&facts.version)),
-            None => {
-                let lines = (line, policies(&options));
-                spawn_start_line(&mut side_tasks, &context, lines, &side_stop);
-            }
+        if let Some(facts) = server {
+            line.log(&context, Some(&facts.version));
+        } else {
+            let lines = (line, policies(&options));
+            spawn_start_line(&mut side_tasks, &context, lines, &side_stop);
         }
         let keeper = (row, presence);
         spawn_monitor(&mut side_tasks, &context, &pool, keeper, blocked_after, &side_stop, &stop);

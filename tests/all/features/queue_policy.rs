@@ -149,8 +149,8 @@ async fn what_is_stored_goes_before_what_a_processor_says() {
     assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Parked);
 
     // What is stored counts from then on, and so does what is not stored any more.
-    let moves = QueueSettings::new("q").out_of_attempts(None).dead_letter_queue("dead".to_owned());
-    client.configure_queue(pool, moves).await.unwrap();
+    let aside = QueueSettings::new("q").out_of_attempts(None).dead_letter_queue("dead".to_owned());
+    client.configure_queue(pool, aside).await.unwrap();
     let moved = enqueue(pool, "q", "moves", 1).await;
     let there = job_when(pool, moved, |job| job.queue == "dead").await;
     assert_eq!(there.attempts, 3);
