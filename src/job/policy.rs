@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::interval::Interval;
 use crate::job::queue_options::{AfterHalt, OutOfAttempts, QueueOptions};
-use crate::job::queue_settings::QueueSettings;
-use crate::job::retry::RetryPolicy;
+use crate::job::retry::{DEFAULT_CAP, RetryPolicy};
 
 /// An [`OutOfAttempts`] as the database has it, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -74,7 +73,7 @@ impl FailurePolicy {
         let RetryPolicy { max_attempts, base, factor, cap, jitter } = own.clone();
         let (base, factor, cap) = match self.backoff {
             // As receivers wait.
-            Some(base) => (base.0, 2.0, QueueSettings::BACKOFF_CAP),
+            Some(base) => (base.0, 2.0, DEFAULT_CAP),
             None => (base, factor, cap),
         };
         let max_attempts = self.max_attempts.unwrap_or(max_attempts);

@@ -10,7 +10,7 @@ use crate::job::json::{optional_seconds, seconds};
 use crate::job::name;
 use crate::job::policy::StoredOutOfAttempts;
 use crate::job::queue_options::OutOfAttempts;
-use crate::job::retry::MAX_DELAY;
+use crate::job::retry::{DEFAULT_CAP, MAX_DELAY};
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
 ///
@@ -99,7 +99,7 @@ impl QueueSettings {
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
 
     /// Bounds the backoff by default.
-    pub const BACKOFF_CAP: Duration = Duration::from_mins(10);
+    pub const BACKOFF_CAP: Duration = DEFAULT_CAP;
 
     /// Returns settings that change nothing yet.
     pub fn new(queue: impl Into<String>) -> Self {
