@@ -10,6 +10,7 @@ use seriatim::{
 };
 use sqlx::PgPool;
 
+use crate::support::logged::Logged;
 use crate::support::{
     Log, by_hand, database, ended, enqueue, handler_with, job, job_of, job_when, processor, queue,
     until_groups, value,
@@ -249,7 +250,14 @@ async fn options_that_do_not_count_are_told_of() {
         let fails = handler_with((), async |(), _, _| Err(JobError::retry("no luck")));
         builder = builder.queue(options, fails);
     }
+    let logged = Logged::default();
+    let guard = logged.start();
     let running = builder.build().unwrap().start().await.unwrap();
+    drop(guard);
+    let text = logged.text();
+    let warned: Vec<_> = text.lines().filter(|line| line.contains("does not count")).collect();
+    assert_eq!(warned.len(), 2, "{text}");
+    assert!(warned[0].contains("max_attempts") && warned[0].contains("\"3\""), "{text}");
     let rows = "select count(*) from seriatim.processor where policies is not null";
     while value::<i64>(pool, rows).await == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
