@@ -42,6 +42,11 @@ alter table job add constraint job_sound check (
 
 alter type locked_turns drop attribute batch_ends;
 
+-- ---- One policy for a queue ----
+
+-- What a processor says of failed attempts, by queue: settings that are stored go before it.
+alter table processor add column policies jsonb;
+
 -- ---- Groups that cannot start ----
 
 -- What an adopter locks for a group that has no row yet: the row of the group's hash. A row lock

@@ -50,6 +50,7 @@ pub use job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
     QueueOverview,
 };
+pub use job::policy::OverriddenOption;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
 pub use job::retry::RetryPolicy;

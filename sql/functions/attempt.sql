@@ -1,7 +1,7 @@
 -- The ends of attempts. Nothing else writes them: workers, receivers, operators and take-overs call
 -- these functions. Each is called with the rows locked and before the claim is passed on, as the
--- group's row says when the attempt began. How many seconds ago its handler began, and ended, a
--- process says as well: that of a follower begins later than the claim of its turn.
+-- group's row says when the attempt began. A process also says how many seconds before the
+-- statement its handler began, and ended: that of a follower begins after the claim of its turn.
 
 -- Writes the success of jobs, or deletes them without `keep`. `tokens` are those of their claims.
 -- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
@@ -16,13 +16,14 @@ begin
   if keep then
     return query
     update {schema}.job j set
-      status = 'succeeded', finished_at = clock_timestamp() - make_interval(secs => done.ended), result = done.result::jsonb, error = null,
+      status = 'succeeded', result = done.result::jsonb, error = null,
+      finished_at = coalesce(statement_timestamp() - make_interval(secs => done.ended), clock_timestamp()),
       attempts = j.attempts + (done.started_at is not null)::integer,
       last_started_at = coalesce(done.started_at, j.last_started_at),
       flagged = false, {free_job}
     from (
-      select d.id, d.result, coalesce(d.ended, 0) as ended, (
-        select greatest(g.started_at, clock_timestamp() - make_interval(secs => d.began))
+      select d.id, d.result, d.ended, (
+        select greatest(g.started_at, statement_timestamp() - make_interval(secs => d.began))
         from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
       from unnest(jobs, tokens, results, began, ended) d(id, token, result, began, ended) offset 0) done
     where j.id = any (array[done.id]) and {claimed}
@@ -59,7 +60,7 @@ begin
     flagged = false, {free_job}
   from (
     select e.attempts + (c.started_at is not null)::integer as attempt,
-      case when c.started_at is not null then greatest(c.started_at, clock_timestamp() - make_interval(secs => age))
+      case when c.started_at is not null then greatest(c.started_at, statement_timestamp() - make_interval(secs => age))
         else e.last_started_at end as started_at,
       c.started_at is not null or e.group_id is null as begun,
       clock_timestamp() + make_interval(secs => delay) as due_at

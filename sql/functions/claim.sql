@@ -502,6 +502,8 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
+  -- What the queue stores goes before what its worker says.
+  queue_attempts constant integer := (select q.max_attempts from {schema}.queue q where q.name = of_queue);
   claimed record;
 begin
   if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') <> 'off' then
@@ -514,13 +516,15 @@ begin
   -- The answer is text, in the form that the library reads.
   perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  claimed := {schema}.claim(of_queue, null, slots, ungrouped_first, default_attempts, lease_seconds,
+  claimed := {schema}.claim(of_queue, null, slots, ungrouped_first,
+    coalesce(queue_attempts, default_attempts), lease_seconds,
     own_lease, processor, ignore_before, groups_from, flags_from, flags_from_id, ungrouped_from, per_turn,
     at_most, max_bytes, true, true);
   return query
     select false, j.id, j.data::text,
       -- The row of a job without a group counts it already.
-      j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven, j.max_attempts::integer, j.timeout_ms::bigint,
+      j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven,
+      coalesce(j.max_attempts, queue_attempts)::integer, j.timeout_ms::bigint,
       j.created_at, j.run_at, c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, c.token, c.disposition, j.expires_at,
       null::boolean, null::float8, null::float8, null::timestamptz, null::timestamptz, null::bigint,

@@ -49,8 +49,8 @@ begin
       q.in_flight_limit, p.id as processor, p.node, p.host, p.pid, p.queues, p.started_at, p.seen_at,
       (select o.alive from processors() o where o.id = p.id) as alive,
       case when k.group_id is null then h.xmax::text else g.xmax::text end as locked_by, h.xmax::text as head_locked_by,
-      -- What processors say of the queue's jobs.
-      coalesce(p.max_attempts[array_position(p.queues, k.queue)],
+      -- The queue's settings, or else what processors say of its jobs.
+      coalesce(q.max_attempts, p.max_attempts[array_position(p.queues, k.queue)],
         (select max(o.max_attempts[array_position(o.queues, k.queue)]) from processor o where k.queue = any (o.queues)))
         as queue_attempts,
       coalesce(p.timeouts_ms[array_position(p.queues, k.queue)],

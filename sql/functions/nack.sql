@@ -1,8 +1,9 @@
 -- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
 -- it. Those behind it that were received with it go back too, with nothing held against them, and
--- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when, or
--- it is due at once. Out of attempts, it ends as failed or goes to the dead-letter queue, and the
--- group does what its setting says, or else the queue's. Returns as ack does.
+-- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when; by
+-- default it waits 1 s, and twice as long each time. Out of attempts, it ends as failed or goes to
+-- the dead-letter queue, and the group does what its setting says, or else the queue's. Returns as
+-- ack does.
 create or replace function nack(receipt text, delay interval default null, error text default null) returns text
 language plpgsql volatile
 set search_path from current
@@ -44,11 +45,12 @@ end $$;
 
 -- Gives back a job of a receiver. Its row is locked, and its group's by the token. With `forgive`
 -- the attempt is not held against it.
-create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean) returns void
+create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean)
+returns void
 language plpgsql volatile
 as $$
 declare
-  wait float8 := extract(epoch from delay);
+  policy constant jsonb := failure_policy(of_job);
   j job;
   claimed bigint[] := '{}';
   counted integer;
@@ -62,28 +64,35 @@ begin
     -- Those behind it go back too.
     perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where c.id > of_job;
   end if;
-  if exists (select from cancel_request r where r.job_id = of_job) then
-    perform receive_refuse(of_job, 'cancelled');
+  if (policy->'cancel_requested')::boolean then
+    perform receive_refuse(of_job, token, 'cancelled');
   elsif forgive then
     perform end_attempt(of_job, 'released', 'released', message);
-  elsif counted < coalesce(j.max_attempts, (select q.max_attempts from queue q where q.name = j.queue), {receiver_attempts}) then
-    if wait is null then
-      -- Doubled with each attempt, up to the cap.
-      wait := coalesce((
-        select least(q.backoff_ms * 2.0 ^ least(counted - 1, 60), coalesce(q.backoff_cap_ms, {backoff_cap_ms})) / 1000.0
-        from queue q where q.name = j.queue and q.backoff_ms is not null), 0);
-    end if;
-    perform end_attempt(of_job, 'retried', 'error', message, wait);
+  elsif counted < coalesce((policy->>'max_attempts')::integer, {default_attempts}) then
+    perform end_attempt(of_job, 'retried', 'error', message,
+      coalesce(extract(epoch from delay)::float8, backoff(policy, counted)));
   else
     perform end_attempt(of_job, 'failed', 'error', message);
-    ends := (select p.out_of_attempts from receive_policy(j.queue, j.group_id) p) <> 'continue';
+    ends := j.group_id is not null and policy->>'out_of_attempts' <> 'continue';
     -- A group is halted as a whole: what came before and is not acked yet goes back.
-    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where ends and c.id < of_job;
-    if receive_dead_letter(j.queue, j.group_id, of_job, message) then
+    perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id)
+    where ends and c.id < of_job;
+    if end_behind(of_job, token, policy) then
       return;
     end if;
   end if;
   if j.group_id is not null then
-    perform receive_pass(array[token], array[null::bigint], array(select c.id from unnest(claimed) c(id) where c.id >= of_job));
+    perform receive_pass(array[token], array[null::bigint],
+      array(select c.id from unnest(claimed) c(id) where c.id >= of_job));
   end if;
 end $$;
+
+-- Returns how many seconds a job waits after its n-th failed attempt: doubled with each, up to the
+-- cap.
+create or replace function backoff(policy jsonb, counted integer) returns float8
+language sql stable
+as $$
+  select least(
+    extract(epoch from coalesce((policy->>'backoff')::interval, {backoff}))::float8 * 2.0 ^ least(counted - 1, 60),
+    extract(epoch from coalesce((policy->>'backoff_cap')::interval, {backoff_cap}))::float8)
+$$;

@@ -50,7 +50,7 @@ begin
       return;
     end if;
     perform give_up(next_job, coalesce(reason, 'parked by request'));
-    perform halt_group(park.queue, park.group_id, next_job, coalesce(reason, 'parked by request'), clock_timestamp(), 'park');
+    perform end_behind(next_job, null, '{"out_of_attempts": "park"}');
   end if;
   job := next_job;
   perform record_operation(actor, 'park', park.queue, park.group_id, next_job, reason, 1);

@@ -26,7 +26,7 @@ language plpgsql volatile
 as $$
 declare
   may_retire constant boolean := receiver_may_retire();
-  attempt_limit constant integer := coalesce((select q.max_attempts from queue q where q.name = of_queue), {receiver_attempts});
+  attempt_limit constant integer := coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts});
   claimed record;
   token uuid;
   scan flag_scan;
@@ -51,7 +51,7 @@ begin
       if claimed.dispositions[i] = 'run' then
         jobs := jobs || claimed.jobs[i];
         tokens := tokens || token;
-      elsif not receive_refuse(claimed.jobs[i], claimed.dispositions[i]) then
+      elsif not receive_refuse(claimed.jobs[i], token, claimed.dispositions[i]) then
         -- It may be in the dead-letter queue now.
         perform pass_turns(array[token], array[null::bigint]) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
       end if;

@@ -1,5 +1,27 @@
 -- The settings of queues and groups, for the whole fleet.
 
+-- Returns the settings of a queue, as `configure_queue` takes them: times are intervals, and null is
+-- the default.
+create or replace function {schema}.queue_settings(queue text) returns jsonb
+language sql stable
+as $$
+  select jsonb_build_object(
+    'delay', q.delay_ms || ' ms',
+    'dedup_window', q.dedup_window_ms || ' ms',
+    'dedup_scope', coalesce(q.dedup_scope, 'queue'),
+    'dedup_by_content', coalesce(q.dedup_by_content, false),
+    'in_flight_limit', q.in_flight_limit,
+    'max_attempts', q.max_attempts,
+    'backoff', q.backoff_ms || ' ms',
+    'backoff_cap', q.backoff_cap_ms || ' ms',
+    'out_of_attempts', q.out_of_attempts,
+    'halt_for', q.halt_for_ms || ' ms',
+    'halt_then', q.halt_then,
+    'dead_letter_queue', q.dead_letter_queue,
+    'strict_visibility', coalesce(q.strict_visibility, false))
+  from (select) one left join {schema}.queue q on q.name = queue_settings.queue
+$$;
+
 -- Returns a time of the settings in milliseconds, 100 years at most.
 create or replace function setting_ms(setting text, given text, at_least interval) returns bigint
 language plpgsql stable

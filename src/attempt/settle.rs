@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::broken;
 use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
-use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
+use crate::job::policy::AtFailure;
 use crate::job::queue_options::OutOfAttempts;
 use crate::liveness::context::Context;
 use crate::store::{AfterSettle, HeldJob, PINNED_PLANS, UnrecordedSuccess};
@@ -17,7 +17,7 @@ impl ClaimedTurn {
     /// reads a request to cancel the job.
     pub(crate) fn decide_success(&self, held: &HeldJob, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(held, result, false))
+            Unrecorded::Outcome(self.decide(held, result, &AtFailure::default()))
         } else {
             Unrecorded::Result(result)
         }
@@ -45,18 +45,17 @@ impl ClaimedTurn {
         if conn.begun && sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await.is_err() {
             return Err(unrecorded);
         }
-        let mut outcome = match unrecorded {
+        let outcome = match unrecorded {
             Unrecorded::Outcome(outcome) => outcome,
             Unrecorded::Result(result) => {
-                let asked = self.context.store.cancel_requested(conn, self.claim.job).await;
-                let Ok(asked) = asked else { return Err(Unrecorded::Result(result)) };
-                self.decide(held, result, asked)
+                let stored = self.context.store.at_failure(conn, self.claim.job).await;
+                let Ok(stored) = stored else { return Err(Unrecorded::Result(result)) };
+                self.decide(held, result, &stored)
             }
             Unrecorded::EarlierOnly => return Err(Unrecorded::EarlierOnly),
         };
         let recorded = async {
             self.record_earlier(conn).await?;
-            self.apply_group_policy(conn, &mut outcome).await?;
             self.record(conn, held, &outcome).await?;
             conn.commit().await
         };
@@ -176,43 +175,28 @@ impl ClaimedTurn {
         self.context.store.record_earlier(conn, queue, claim, &self.earlier, self.queue.keep).await
     }
 
-    /// Returns the outcome that follows from a result.
+    /// Returns the outcome that follows from a result. What is stored goes before the options.
     pub(in crate::attempt) fn decide(
         &self,
         held: &HeldJob,
         result: RunResult,
-        cancel_requested: bool,
+        stored: &AtFailure,
     ) -> Outcome {
         let options = &self.queue.options;
+        let retry = stored.policy.retry(&options.retry);
         let attempt = Attempt {
             number: held.attempt,
             counted: held.attempt - held.forgiven.min(held.attempt),
-            max: held.max_attempts.unwrap_or(options.retry.max_attempts),
-            cancel_requested,
+            max: retry.max_attempts,
+            cancel_requested: stored.cancel_requested,
             retry_undecodable: options.retry_undecodable,
         };
         // A job without a group has no group to halt.
         let then = match self.claim.group {
-            Some(_) => options.out_of_attempts,
+            Some(_) => stored.policy.then(options.out_of_attempts),
             None => OutOfAttempts::Continue,
         };
-        outcome::decide(result, attempt, &options.retry, then, fastrand::f64())
-    }
-
-    /// Applies the group's own policy, which overrides the queue's.
-    pub(in crate::attempt) async fn apply_group_policy(
-        &self,
-        conn: &mut PgConnection,
-        outcome: &mut Outcome,
-    ) -> Result<(), sqlx::Error> {
-        if let (Outcome::Failed { then, failure }, Some(group)) = (outcome, &self.claim.group)
-            // No group waits for a job that expired.
-            && failure.kind != FailureKind::Expired
-        {
-            let policy = self.context.store.group_policy(conn, &self.queue.name, group).await?;
-            *then = policy.unwrap_or(*then);
-        }
-        Ok(())
+        outcome::decide(result, attempt, &retry, then, fastrand::f64())
     }
 
     /// Writes an outcome and passes the turn on.
@@ -223,8 +207,6 @@ impl ClaimedTurn {
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
-        store
-            .settle(conn, &self.queue.name, &self.claim, outcome, self.queue.keep, held.followed)
-            .await
+        store.settle(conn, &self.claim, outcome, self.queue.keep, held.followed).await
     }
 }

@@ -176,14 +176,13 @@ impl ClaimedTurn {
             return Ok(SettleAttempt::Passed);
         };
         if let Unrecorded::Result(result) = unrecorded {
-            let asked = store.cancel_requested(conn, self.claim.job).await?;
+            let stored = store.at_failure(conn, self.claim.job).await?;
             let result = std::mem::replace(result, RunResult::Released);
-            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, asked));
+            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, &stored));
         }
         let Unrecorded::Outcome(outcome) = unrecorded else {
             return Ok(SettleAttempt::Lost);
         };
-        self.apply_group_policy(conn, outcome).await?;
         self.record(conn, &held, outcome).await?;
         Ok(SettleAttempt::Recorded)
     }

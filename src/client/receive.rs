@@ -323,7 +323,7 @@ impl Client {
     ///
     /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts
     /// (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a
-    /// processor's and do not hold here. A receiver does not learn that its job was cancelled: its
+    /// processor's, and the settings go before them there too. A receiver does not learn that its job was cancelled: its
     /// ack counts, its nack ends the job as cancelled.
     ///
     /// # Errors
@@ -418,7 +418,8 @@ impl Client {
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
-    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue); its group waits for it.
+    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue, by default 1 s and twice
+    /// as long each time); its group waits for it.
     /// The attempt counts. Followers that were received with it go back too, without an attempt,
     /// and their receipts become stale. If it is out of attempts, it ends as failed, and its group
     /// does what [`set_group_policy`](Self::set_group_policy) says, or else

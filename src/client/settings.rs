@@ -4,6 +4,7 @@ use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 use crate::job::error::ConfigureError;
+use crate::job::policy::OverriddenOption;
 use crate::job::queue_settings::{QueueSettings, StoredQueueSettings};
 
 impl Client {
@@ -29,5 +30,14 @@ impl Client {
         queue: &str,
     ) -> Result<StoredQueueSettings, sqlx::Error> {
         self.store.queue_settings(executor, queue).await
+    }
+
+    /// Returns what living processors say of their queues' failed attempts and does not count,
+    /// because the queue's settings say otherwise: by node.
+    pub async fn overridden_options(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Vec<OverriddenOption>, sqlx::Error> {
+        self.store.overridden_options(executor).await
     }
 }

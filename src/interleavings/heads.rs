@@ -29,7 +29,7 @@ async fn drained_group(scene: &Scene, worker: &mut PgConnection) {
     scene.enqueue("g").await;
     let claim = scene.claim_one(worker).await;
     scene.hold(worker, &claim).await;
-    let settled = scene.store.settle(worker, Q, &claim, &succeeded(), KEEP, true).await;
+    let settled = scene.store.settle(worker, &claim, &succeeded(), KEEP, true).await;
     settled.unwrap();
     commit(worker).await;
     assert!(scene.row("g").await.unwrap().due);

@@ -181,6 +181,11 @@ async fn a_group_that_was_claimed_before_it_was_locked_is_not_parked() {
             "g.group_id = park.group_id and public.pass_gate() for no key update skip locked"
         };
         scene.rewrite("park", &[(locks, gate)]).await;
+        if wrong {
+            // The halt would refuse it, as the row's token is the proof.
+            let proof = "g.claim is not distinct from end_behind.token";
+            scene.rewrite("end_behind", &[(proof, "true")]).await;
+        }
         let park = format!("select coalesce(p.job, -p.running) from seriatim.park('{Q}', 'g') p");
         let operator = scene.at_gate(park).await;
         let claim = scene.claim_one(&mut worker).await;

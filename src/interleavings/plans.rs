@@ -94,8 +94,8 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
         meter.restart(conn).await;
         store.hold(conn, Q, claim).await.unwrap();
         meter.check(conn, "hold", [20, 150]).await;
-        store.cancel_requested(conn, claim.job).await.unwrap();
-        meter.check(conn, "cancel_requested", [5, 10]).await;
+        store.at_failure(conn, claim.job).await.unwrap();
+        meter.check(conn, "failure policy", [5, 30]).await;
         let outcome = if success { succeeded() } else { retried(std::time::Duration::ZERO) };
         if success {
             let done = [UnrecordedSuccess {
@@ -130,7 +130,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "rollback to recorded").await;
         }
         // As if no job followed, so that it tries to retire.
-        let settled = store.settle(conn, Q, claim, &outcome, KEEP, false).await;
+        let settled = store.settle(conn, claim, &outcome, KEEP, false).await;
         settled.unwrap();
         meter.check(conn, "settle", [60, 200]).await;
         rollback(conn).await;

@@ -4,7 +4,6 @@
 use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, enqueue_delayed, lock_job, pid, rollback, run,
 };
@@ -121,10 +120,10 @@ async fn a_cancel_that_writes_a_running_job_waits_for_its_handler() {
     let report = scene.store.cancel(&mut canceller, ids[0], Acting::default()).await.unwrap();
     assert!(!report.done);
     let store = &scene.store;
-    assert!(!store.cancel_requested(&mut worker, ids[0]).await.unwrap());
+    assert!(!store.at_failure(&mut worker, ids[0]).await.unwrap().cancel_requested);
     run(&mut canceller, "commit").await;
-    assert!(store.cancel_requested(&mut worker, ids[0]).await.unwrap());
-    let settled = store.settle(&mut worker, Q, &claim, &Outcome::Cancelled, KEEP, held.followed);
+    assert!(store.at_failure(&mut worker, ids[0]).await.unwrap().cancel_requested);
+    let settled = store.settle(&mut worker, &claim, &Outcome::Cancelled, KEEP, held.followed);
     settled.await.unwrap();
     commit(&mut worker).await;
     wrong.await.unwrap();

@@ -64,7 +64,7 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
     scene.gate("settler", event, table).await;
     let store = std::sync::Arc::clone(&scene.store);
     let settle = tokio::spawn(async move {
-        let settled = store.settle(&mut worker, Q, &claim, &succeeded(), KEEP, held.followed).await;
+        let settled = store.settle(&mut worker, &claim, &succeeded(), KEEP, held.followed).await;
         settled.unwrap();
         commit(&mut worker).await;
     });

@@ -160,7 +160,7 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         // Settled, told of a job that follows or not, and not committed. The settle sees that job,
         // and takes no stronger lock to retire the group.
         let outcome = succeeded();
-        let settled = scene.store.settle(&mut worker, Q, &claim, &outcome, KEEP, followed);
+        let settled = scene.store.settle(&mut worker, &claim, &outcome, KEEP, followed);
         settled.await.unwrap();
         let third = scene.enqueue("g").await;
         let shared = scene.adopt(&mut adopter).await;

@@ -10,6 +10,13 @@ use crate::job::job_error::{FailureDecision, JobError};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::RetryPolicy;
 
+/// The message of an attempt that left no trace, and was the last one. `%s`, as SQL's `format` has
+/// it: its number.
+pub(crate) const EXHAUSTED: &str =
+    "attempt %s ended without a trace (its worker died), and no attempt is left";
+/// The message of a job that expired, likewise: when.
+pub(crate) const EXPIRED: &str = "it expired at %s";
+
 /// The result of a claimed job.
 #[derive(Debug)]
 pub(crate) enum RunResult {
@@ -139,8 +146,8 @@ pub(crate) fn decide(
             (failure, decision)
         }
         RunResult::Expired(at) => {
-            let message =
-                format!("it expired at {}", at.to_rfc3339_opts(SecondsFormat::Millis, true));
+            let at = at.to_rfc3339_opts(SecondsFormat::Millis, true);
+            let message = EXPIRED.replacen("%s", &at, 1);
             let kind = FailureKind::Expired;
             (
                 Failure { kind, message, chain: Vec::new(), attempt: attempt.number },
@@ -148,10 +155,7 @@ pub(crate) fn decide(
             )
         }
         RunResult::Exhausted => {
-            let message = format!(
-                "attempt {} ended without a trace (its worker died), and no attempt is left",
-                attempt.number
-            );
+            let message = EXHAUSTED.replacen("%s", &attempt.number.to_string(), 1);
             let kind = FailureKind::WorkerLost;
             (
                 Failure { kind, message, chain: Vec::new(), attempt: attempt.number },

@@ -126,7 +126,9 @@ pub enum Retention {
 }
 
 /// The settings of one queue in one processor. Every process that works on a queue should use the
-/// same ones.
+/// same ones. What becomes of failed jobs may be stored for the whole fleet instead, in the
+/// [`QueueSettings`](crate::QueueSettings): those go before the options, and a start warns of a
+/// difference.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -230,13 +232,18 @@ impl QueueOptions {
         self
     }
 
-    /// Sets the attempts and waits of failed jobs. Default [`RetryPolicy::default`].
+    /// Sets the attempts and waits of failed jobs, where the queue's settings store none
+    /// ([`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts),
+    /// [`backoff`](crate::QueueSettings::backoff)). Default [`RetryPolicy::default`].
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Sets what a job that is out of attempts does to its group. Default
+    /// Sets what a job that is out of attempts does to its group, where neither
+    /// [`Client::set_group_policy`](crate::Client::set_group_policy) nor the queue's settings say
+    /// it ([`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts),
+    /// [`dead_letter_queue`](crate::QueueSettings::dead_letter_queue)). Default
     /// [`OutOfAttempts::Continue`].
     pub fn out_of_attempts(mut self, then: OutOfAttempts) -> Self {
         self.out_of_attempts = then;

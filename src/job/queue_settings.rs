@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::job::error::ConfigureError;
+use crate::job::interval::Interval;
 use crate::job::json::{optional_seconds, seconds};
 use crate::job::name;
+use crate::job::policy::StoredOutOfAttempts;
 use crate::job::queue_options::OutOfAttempts;
-use crate::job::retry::MAX_DELAY;
+use crate::job::retry::{DEFAULT_CAP, MAX_DELAY};
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
 ///
@@ -36,7 +38,7 @@ pub struct QueueSettings {
 type Change<T> = Option<Option<T>>;
 
 /// Among which jobs a deduplication id is unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DedupScope {
@@ -74,13 +76,13 @@ pub struct StoredQueueSettings {
     pub dedup_by_content: bool,
     /// The limit of jobs in flight over the whole fleet; `None`: no limit.
     pub in_flight_limit: Option<u32>,
-    /// The attempts of jobs that are received by hand, unless a job names its own; `None`: 10.
+    /// The attempts of jobs that name none; `None`: as each processor says, and 10 for receivers.
     pub max_attempts: Option<u32>,
-    /// What a group does with a received job that is out of attempts, unless it has a policy of its
-    /// own; `None`: it goes on.
+    /// What a group does with a job that is out of attempts, unless it has a policy of its own;
+    /// `None`: as each processor says, and for receivers it goes on.
     pub out_of_attempts: Option<OutOfAttempts>,
-    /// How long a received job that failed once waits, if its nack names no delay; `None`: not at
-    /// all. In JSON: seconds.
+    /// How long a job that failed once waits; `None`: as each processor says, and 1 s for
+    /// receivers. In JSON: seconds.
     #[serde(serialize_with = "optional_seconds")]
     pub backoff: Option<Duration>,
     /// Bounds that wait, which doubles with each attempt. In JSON: seconds.
@@ -96,8 +98,8 @@ impl QueueSettings {
     /// How long a deduplication id is remembered by default.
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);
 
-    /// Bounds the backoff of received jobs by default.
-    pub const BACKOFF_CAP: Duration = Duration::from_mins(10);
+    /// Bounds the backoff by default.
+    pub const BACKOFF_CAP: Duration = DEFAULT_CAP;
 
     /// Returns settings that change nothing yet.
     pub fn new(queue: impl Into<String>) -> Self {
@@ -156,25 +158,27 @@ impl QueueSettings {
         self
     }
 
-    /// Sets the attempts of jobs that are received by hand, unless a job names its own. 1 or more,
-    /// default 10. Processors go by their own [`RetryPolicy`](crate::RetryPolicy).
+    /// Sets the attempts of jobs, unless a job names its own: for receivers, and before the
+    /// [`RetryPolicy`](crate::RetryPolicy) of processors. 1 or more. Default: as each processor
+    /// says; 10 for receivers.
     pub fn max_attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
         self.max_attempts = Some(attempts.into());
         self
     }
 
-    /// Sets what a group does with a job that is received by hand and out of attempts, unless
-    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise. Default: it
-    /// goes on. Processors go by their own
-    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts).
+    /// Sets what a group does with a job that is out of attempts, unless
+    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise: for receivers,
+    /// and before [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of
+    /// processors. Default: as each processor says; for receivers it goes on.
     pub fn out_of_attempts(mut self, policy: impl Into<Option<OutOfAttempts>>) -> Self {
         self.out_of_attempts = Some(policy.into());
         self
     }
 
-    /// Sets how long a job that was received by hand waits after its first failure, if its nack
-    /// names no delay. It doubles with each attempt. At most 100 years, in whole milliseconds;
-    /// default: it is due at once.
+    /// Sets how long a job waits after its first failure, if neither its handler nor its nack names
+    /// a delay. It doubles with each attempt. It goes before the
+    /// [`RetryPolicy`](crate::RetryPolicy) of processors, but for their jitter. At most 100 years,
+    /// in whole milliseconds. Default: as each processor says; 1 s for receivers.
     pub fn backoff(mut self, base: impl Into<Option<Duration>>) -> Self {
         self.backoff = Some(base.into());
         self
@@ -191,10 +195,10 @@ impl QueueSettings {
     /// id, data, error and history, queued there, its attempts anew. Processors and receivers do
     /// so; its group goes on. Default: it stays as [`Failed`](crate::JobStatus::Failed).
     ///
-    /// Where the group would halt or park instead, by its own policy or that of a processor's
-    /// [`QueueOptions`](crate::QueueOptions::out_of_attempts), the job stays. The database refuses
-    /// the queue itself, and this setting beside an [`out_of_attempts`](Self::out_of_attempts) that
-    /// halts or parks.
+    /// It goes before [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of
+    /// processors. Where a group halts or parks by its own policy, the job stays. The database
+    /// refuses the queue itself, and this setting beside an
+    /// [`out_of_attempts`](Self::out_of_attempts) that halts or parks.
     pub fn dead_letter_queue(mut self, queue: impl Into<Option<String>>) -> Self {
         self.dead_letter_queue = Some(queue.into());
         self
@@ -210,8 +214,8 @@ impl QueueSettings {
         self
     }
 
-    /// Checks all settings.
-    pub(crate) fn check(self) -> Result<CheckedSettings, ConfigureError> {
+    /// Checks all settings. Returns the queue, and what changes.
+    pub(crate) fn check(self) -> Result<(String, SettingsDocument), ConfigureError> {
         let Self {
             queue,
             delay,
@@ -236,54 +240,121 @@ impl QueueSettings {
             value,
             range,
         };
-        let ms = |setting, change: Change<Duration>, least: Duration, range| {
-            let ms = |time: Duration| match i64::try_from(time.as_millis()) {
-                Ok(ms) if (least..=MAX_DELAY).contains(&time) => Ok(ms),
-                _ => Err(refused(setting, format!("{time:?}"), range)),
+        let time =
+            |setting, change: Change<Duration>, least: Duration, range| match change.flatten() {
+                Some(time) if !(least..=MAX_DELAY).contains(&time) => {
+                    Err(refused(setting, format!("{time:?}"), range))
+                }
+                _ => Ok(change.map(|time| time.map(Interval))),
             };
-            change.map(|time| time.map(ms).transpose()).transpose()
-        };
-        let count = |setting, change: Change<u32>| {
-            let count = |n: u32| match i32::try_from(n) {
-                Ok(n) if n > 0 => Ok(n),
-                _ => Err(refused(setting, n.to_string(), "1 to 2147483647")),
-            };
-            change.map(|n| n.map(count).transpose()).transpose()
+        let count = |setting, change: Change<u32>| match change.flatten() {
+            Some(n) if n == 0 || i32::try_from(n).is_err() => {
+                Err(refused(setting, n.to_string(), "1 to 2147483647"))
+            }
+            _ => Ok(change),
         };
         if let Some((value, range)) = out_of_attempts.flatten().and_then(OutOfAttempts::mistake) {
             return Err(refused("out_of_attempts", value, range));
         }
-        let shortest = Duration::from_millis(1);
-        Ok(CheckedSettings {
-            delay_ms: ms("delay", delay, Duration::ZERO, "at most 100 years")?,
-            dedup_window_ms: ms("dedup_window", dedup_window, shortest, "1 ms to 100 years")?,
+        let (zero, shortest) = (Duration::ZERO, Duration::from_millis(1));
+        let document = SettingsDocument {
+            delay: time("delay", delay, zero, "at most 100 years")?,
+            dedup_window: time("dedup_window", dedup_window, shortest, "1 ms to 100 years")?,
             dedup_scope,
             dedup_by_content,
-            strict_visibility,
             in_flight_limit: count("in_flight_limit", in_flight_limit)?,
             max_attempts: count("max_attempts", max_attempts)?,
-            out_of_attempts,
-            backoff_ms: ms("backoff", backoff, Duration::ZERO, "at most 100 years")?,
-            backoff_cap_ms: ms("backoff_cap", backoff_cap, Duration::ZERO, "at most 100 years")?,
+            backoff: time("backoff", backoff, zero, "at most 100 years")?,
+            backoff_cap: time("backoff_cap", backoff_cap, zero, "at most 100 years")?,
+            then: out_of_attempts.map(StoredOutOfAttempts::from),
             dead_letter_queue,
-            queue,
-        })
+            strict_visibility,
+        };
+        Ok((queue, document))
     }
 }
 
-/// [`QueueSettings`] that the database will accept.
-#[derive(Debug)]
-pub(crate) struct CheckedSettings {
-    pub(crate) queue: String,
-    pub(crate) delay_ms: Change<i64>,
-    pub(crate) dedup_window_ms: Change<i64>,
-    pub(crate) dedup_scope: Option<DedupScope>,
-    pub(crate) dedup_by_content: Option<bool>,
-    pub(crate) in_flight_limit: Change<i32>,
-    pub(crate) max_attempts: Change<i32>,
-    pub(crate) out_of_attempts: Change<OutOfAttempts>,
-    pub(crate) backoff_ms: Change<i64>,
-    pub(crate) backoff_cap_ms: Change<i64>,
-    pub(crate) dead_letter_queue: Change<String>,
-    pub(crate) strict_visibility: Option<bool>,
+/// Settings as `configure_queue` takes them and `queue_settings` returns them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SettingsDocument {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Change<Interval>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dedup_window: Change<Interval>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dedup_scope: Option<DedupScope>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dedup_by_content: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_flight_limit: Change<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Change<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Change<Interval>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_cap: Change<Interval>,
+    #[serde(flatten)]
+    then: Option<StoredOutOfAttempts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_letter_queue: Change<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict_visibility: Option<bool>,
+}
+
+impl From<SettingsDocument> for StoredQueueSettings {
+    fn from(stored: SettingsDocument) -> Self {
+        let SettingsDocument {
+            delay,
+            dedup_window,
+            dedup_scope,
+            dedup_by_content,
+            in_flight_limit,
+            max_attempts,
+            backoff,
+            backoff_cap,
+            then,
+            dead_letter_queue,
+            strict_visibility,
+        } = stored;
+        let time = |time: Change<Interval>| time.flatten().map(|time| time.0);
+        Self {
+            delay: time(delay),
+            dedup_window: time(dedup_window).unwrap_or(QueueSettings::DEDUP_WINDOW),
+            dedup_scope: dedup_scope.unwrap_or_default(),
+            dedup_by_content: dedup_by_content.unwrap_or_default(),
+            in_flight_limit: in_flight_limit.flatten(),
+            max_attempts: max_attempts.flatten(),
+            out_of_attempts: then.and_then(StoredOutOfAttempts::policy),
+            backoff: time(backoff),
+            backoff_cap: time(backoff_cap).unwrap_or(QueueSettings::BACKOFF_CAP),
+            dead_letter_queue: dead_letter_queue.flatten(),
+            strict_visibility: strict_visibility.unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_travel_as_one_document_both_ways() {
+        let settings = QueueSettings::new("q").delay(None).backoff(Duration::from_mins(1));
+        let (queue, changed) = settings.max_attempts(3).check().unwrap();
+        let changed = serde_json::to_value(&changed).unwrap();
+        // What is not named is not in it, and what is reset is null.
+        let expected = serde_json::json!({"delay": null, "max_attempts": 3, "backoff": "60000 ms"});
+        assert_eq!((queue.as_str(), &changed), ("q", &expected));
+        let stored: SettingsDocument = serde_json::from_value(changed).unwrap();
+        let stored = StoredQueueSettings::from(stored);
+        assert_eq!((stored.delay, stored.max_attempts), (None, Some(3)));
+        assert_eq!(stored.backoff, Some(Duration::from_mins(1)));
+        assert_eq!(stored.dedup_window, QueueSettings::DEDUP_WINDOW);
+
+        let reset = QueueSettings::new("q").out_of_attempts(None).check().unwrap().1;
+        let nothing =
+            serde_json::json!({"out_of_attempts": null, "halt_for": null, "halt_then": null});
+        assert_eq!(serde_json::to_value(&reset).unwrap(), nothing);
+    }
 }

@@ -31,7 +31,7 @@ impl RetryPolicy {
             max_attempts,
             base: Duration::from_secs(1),
             factor: 2.0,
-            cap: Duration::from_mins(10),
+            cap: DEFAULT_CAP,
             jitter: 0.2,
         }
     }
@@ -96,6 +96,9 @@ impl RetryPolicy {
         found
     }
 }
+
+/// Bounds the waits of a policy that names no cap.
+pub(crate) const DEFAULT_CAP: Duration = Duration::from_mins(10);
 
 /// Bounds every delay: 100 years, far inside what `timestamptz` and `i64` milliseconds hold.
 pub(crate) const MAX_DELAY: Duration = Duration::from_hours(100 * 366 * 24);

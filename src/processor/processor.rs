@@ -25,7 +25,7 @@ use crate::processor::spawn::{
     spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
     spawn_start_line, spawn_watchdog, supervise,
 };
-use crate::processor::start_line::StartLine;
+use crate::processor::start_line::{StartLine, policies, warn_of_overridden};
 use crate::slots::queue_slots;
 use crate::store::{ProcessorRow, ServedQueue, ServerFacts};
 use crate::worker::worker::Worker;
@@ -94,7 +94,11 @@ impl Processor {
         let context = self.context();
         let sessions_wanted = self.config.listen || self.config.presence;
         match check(&context, sessions_wanted).await {
-            Ok(facts) => Ok(self.run(context, Some(&facts))),
+            Ok(facts) => {
+                let queues = self.config.queues.iter().map(|(options, _)| options);
+                warn_of_overridden(&context, &policies(queues)).await;
+                Ok(self.run(context, Some(&facts)))
+            }
             Err(error) => {
                 self.unstarted.disarm();
                 context.side.close().await;
@@ -191,9 +195,11 @@ impl Processor {
         }
         let row = processor_row(context.processor, node, &options);
         let line = StartLine::new(&options, slots, &row.node, (listen, presence));
-        match server {
-            Some(facts) => line.log(&context, Some(&facts.version)),
-            None => spawn_start_line(&mut side_tasks, &context, line, &side_stop),
+        if let Some(facts) = server {
+            line.log(&context, Some(&facts.version));
+        } else {
+            let lines = (line, policies(&options));
+            spawn_start_line(&mut side_tasks, &context, lines, &side_stop);
         }
         let keeper = (row, presence);
         spawn_monitor(&mut side_tasks, &context, &pool, keeper, blocked_after, &side_stop, &stop);
@@ -222,7 +228,7 @@ fn processor_row(id: i64, node: Option<String>, queues: &[QueueOptions]) -> Proc
     let pid = i32::try_from(std::process::id()).unwrap_or(0);
     let queues = queues.iter().map(|queue| ServedQueue {
         name: queue.name().to_owned(),
-        max_attempts: queue.retry.max_attempts,
+        policy: queue.into(),
         timeout: queue.timeout,
     });
     let queues = queues.collect();

@@ -21,7 +21,7 @@ use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
 use crate::processor::check;
 use crate::processor::listener;
-use crate::processor::start_line::StartLine;
+use crate::processor::start_line::{Policies, StartLine, warn_of_overridden};
 use crate::store::ProcessorRow;
 
 /// Detects a pooler before the first claim.
@@ -42,7 +42,7 @@ pub(in crate::processor) fn spawn_pooler_detection(
 pub(in crate::processor) fn spawn_start_line(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
-    line: StartLine,
+    (line, policies): (StartLine, Policies),
     stop: &CancellationToken,
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
@@ -56,6 +56,7 @@ pub(in crate::processor) fn spawn_start_line(
         }
         let facts = check::facts(&context).await.ok();
         line.log(&context, facts.as_ref().map(|facts| &*facts.version));
+        warn_of_overridden(&context, &policies).await;
     });
 }
 

@@ -1,8 +1,12 @@
-//! The line that a processor logs when it starts.
+//! The lines that a processor logs when it starts.
 
+use sqlx::PgConnection;
+
+use crate::job::policy::FailurePolicy;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
 use crate::processor::health::word_of;
+use crate::store::{WorkConnection, in_short_tx};
 
 /// What the line says of the settings.
 pub(in crate::processor) struct StartLine {
@@ -42,4 +46,36 @@ impl StartLine {
             "the processor has started"
         );
     }
+}
+
+/// What processors say of failed attempts, by queue.
+pub(in crate::processor) type Policies = Vec<(String, FailurePolicy)>;
+
+/// Returns what is said of each queue.
+pub(in crate::processor) fn policies<'a>(
+    queues: impl IntoIterator<Item = &'a QueueOptions>,
+) -> Policies {
+    queues.into_iter().map(|queue| (queue.name().to_owned(), queue.into())).collect()
+}
+
+/// Warns of options that do not count, as the queues' settings say otherwise. An error is another
+/// task's to report.
+pub(in crate::processor) async fn warn_of_overridden(context: &Context, policies: &Policies) {
+    let Ok(conn) = context.side.acquire().await else { return };
+    let mut conn = WorkConnection::from(conn);
+    for (queue, own) in policies {
+        let stored = async |conn: &mut PgConnection| context.store.queue_policy(conn, queue).await;
+        let Ok(stored) = in_short_tx(&mut conn, stored).await else { return };
+        for (setting, said, counts) in stored.overrides(own) {
+            tracing::warn!(
+                target: "seriatim::node",
+                queue,
+                setting,
+                said,
+                counts,
+                "an option of this processor does not count: the queue's settings say otherwise"
+            );
+        }
+    }
+    conn.done();
 }

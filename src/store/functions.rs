@@ -13,8 +13,9 @@ use crate::job::explanation::BoundedCount;
 use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
+use crate::job::outcome::{EXHAUSTED, EXPIRED};
 use crate::job::queue_settings::QueueSettings;
-use crate::job::retry::MAX_DELAY;
+use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
     CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, LOST, PRIORITY_AGING, QUEUED_AGAIN,
@@ -27,8 +28,8 @@ use crate::store::names::Names;
 const RETRY_SOON: Duration = Duration::from_millis(20);
 /// How long a statement of the library waits for a lock that `SKIP LOCKED` does not skip.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// How many attempts a job has that receivers take, unless the job or its queue says otherwise.
-const RECEIVER_ATTEMPTS: u32 = 10;
+/// How many jobs one transaction parks of one group.
+const PARK_BATCH: u32 = 1000;
 
 /// The files, each behind those whose functions its SQL functions call.
 const FILES: &[&str] = &[
@@ -52,7 +53,9 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/settle.sql"),
     include_str!("../../sql/functions/presence.sql"),
+    include_str!("../../sql/functions/settings.sql"),
     include_str!("../../sql/functions/dead_letter.sql"),
+    include_str!("../../sql/functions/failed.sql"),
     include_str!("../../sql/functions/receive_job.sql"),
     include_str!("../../sql/functions/receipt.sql"),
     include_str!("../../sql/functions/receiver.sql"),
@@ -74,7 +77,6 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/move_task.sql"),
     include_str!("../../sql/functions/parked.sql"),
     include_str!("../../sql/functions/purge.sql"),
-    include_str!("../../sql/functions/settings.sql"),
     include_str!("../../sql/functions/node.sql"),
     include_str!("../../sql/functions/counts.sql"),
     include_str!("../../sql/functions/group_state.sql"),
@@ -115,7 +117,8 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// What stands for `{key}` in every schema.
-fn constants() -> [(&'static str, String); 43] {
+fn constants() -> [(&'static str, String); 47] {
+    let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
         // These have others in them.
@@ -148,9 +151,14 @@ fn constants() -> [(&'static str, String); 43] {
         ("{pinned}", pinned(|name, value| format!("set {name} = {value}"), " ")),
         ("{pin}", pinned(|name, value| format!("set_config('{name}', {value}, true)"), ", ")),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
-        ("{receiver_attempts}", RECEIVER_ATTEMPTS.to_string()),
+        ("{park_batch}", PARK_BATCH.to_string()),
+        // What receivers go by if nothing is stored is what processors go by if nothing is said.
+        ("{default_attempts}", default.max_attempts.to_string()),
+        ("{backoff}", seconds(default.base)),
+        ("{exhausted}", quoted(EXHAUSTED)),
+        ("{expired}", quoted(EXPIRED)),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
-        ("{backoff_cap_ms}", QueueSettings::BACKOFF_CAP.as_millis().to_string()),
+        ("{backoff_cap}", seconds(QueueSettings::BACKOFF_CAP)),
         ("{max_delay_ms}", MAX_DELAY.as_millis().to_string()),
         ("{finished_limit}", QueueCounts::FINISHED_LIMIT.to_string()),
         ("{count_limit}", (BoundedCount::LIMIT + 1).to_string()),

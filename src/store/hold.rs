@@ -102,7 +102,8 @@ const FOLLOWED: &str = "exists(
 /// that its row does not count yet.
 pub(in crate::store) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
-        "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven, job.max_attempts,
+        "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven,
+        coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),
         job.timeout_ms, job.created_at, job.run_at,
         exists(select 1 from {cancel_request} r where r.job_id = job.id),
         {followed},
@@ -125,6 +126,7 @@ pub(crate) struct HeldJob {
     pub(crate) attempt: u32,
     /// The number of attempts that do not count against the limit.
     pub(crate) forgiven: u32,
+    /// Its own limit, or else that of its queue's settings.
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
     /// Its own lease, if it has one.

@@ -2,8 +2,10 @@
 //! When the tables were last vacuumed they may have been empty, and for an empty table all plans
 //! cost the same.
 //!
-//! Statements that are written as SQL use the same words. Three of them occur only there:
+//! Statements that are written as SQL use the same words. Four of them occur only there:
 //!
+//! * `column = any (array[value])`, by which the row of each of a batch's keys is found. An equality
+//!   could also be joined by reading an index as a whole, in its order.
 //! * A claimed job is found by its id and the words of `fragments::CLAIMED`: no partial index has
 //!   them, and so none is read as a whole.
 //! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole
@@ -23,12 +25,6 @@ pub(in crate::store) fn unfinished(alias: &str) -> Expr {
 /// That a job has one of these statuses, in words that are no partial index's.
 pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
     format!("{alias}status::text in ({statuses})")
-}
-
-/// `column = value`, by which the row of each of a batch's keys is found. An equality could also be
-/// joined by reading an index as a whole, in its order.
-pub(in crate::store) fn keyed(column: &str, value: &str) -> String {
-    format!("{column} = any (array[{value}])")
 }
 
 /// The jobs of a group, from an id on if one is given, as in `">= ?3"`. By the group and the id

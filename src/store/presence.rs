@@ -1,12 +1,15 @@
 //! Presence: each process shows by an advisory lock of one session that it lives. A process that
 //! can take this lock may suspect the other's claims.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
+use crate::job::policy::FailurePolicy;
 use crate::store::fragments::GRACE;
 use crate::store::literal::{literal, name};
 use crate::store::names::Names;
@@ -26,9 +29,10 @@ statements! {
     ANNOUNCE = |names| names.sql(
         "insert into {processor}
             (id, node, host, pid, presence_key, presence_pid, server_started_at,
-            queues, max_attempts, timeouts_ms)
+            queues, max_attempts, timeouts_ms, policies)
         select $1::int8, $2::text, $3::text, $4::int4, $5::int8,
-            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz, $7::text[], $8::int4[], $9::int8[]
+            case when $5::int8 is not null then pg_backend_pid() end, $6::timestamptz, $7::text[], $8::int4[], $9::int8[],
+            $10::jsonb
         on conflict (id) do update set
             presence_key = excluded.presence_key,
             presence_pid = excluded.presence_pid,
@@ -36,6 +40,7 @@ statements! {
             queues = excluded.queues,
             max_attempts = excluded.max_attempts,
             timeouts_ms = excluded.timeouts_ms,
+            policies = excluded.policies,
             seen_at = clock_timestamp()",
     );
 
@@ -158,7 +163,7 @@ pub(crate) struct ProcessorRow {
 #[derive(Debug, Clone)]
 pub(crate) struct ServedQueue {
     pub(crate) name: String,
-    pub(crate) max_attempts: u32,
+    pub(crate) policy: FailurePolicy,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -233,13 +238,17 @@ impl Store {
     ) -> Result<(), sqlx::Error> {
         let announce = self.query(&ANNOUNCE).bind(row.id).bind(&row.node).bind(&row.host);
         let queues: Vec<&str> = row.queues.iter().map(|queue| &*queue.name).collect();
-        let attempts = row.queues.iter().map(|queue| i32::try_from(queue.max_attempts).ok());
+        let attempts = row.queues.iter().map(|queue| {
+            queue.policy.max_attempts.and_then(|attempts| i32::try_from(attempts).ok())
+        });
         let timeouts = row.queues.iter().map(|queue| {
             queue.timeout.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
         });
         let (attempts, timeouts): (Vec<_>, Vec<_>) = (attempts.collect(), timeouts.collect());
         let announce = announce.bind(row.pid).bind(key).bind(server).bind(queues);
-        let announce = announce.bind(attempts).bind(timeouts);
+        let policies: BTreeMap<_, _> =
+            row.queues.iter().map(|queue| (&*queue.name, &queue.policy)).collect();
+        let announce = announce.bind(attempts).bind(timeouts).bind(Json(policies));
         announce.execute(conn).await.map(drop)
     }
 

@@ -223,7 +223,7 @@ impl Scene {
         held: &HeldJob,
         outcome: &Outcome,
     ) {
-        self.store.settle(conn, Q, claim, outcome, KEEP, held.followed).await.unwrap();
+        self.store.settle(conn, claim, outcome, KEEP, held.followed).await.unwrap();
     }
 
     /// Holds, succeeds and commits.

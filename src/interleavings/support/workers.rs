@@ -202,7 +202,7 @@ async fn run_held(
         return Ok(After::Kept);
     }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
-    let settled = stress.store.settle(conn, Q, claim, &outcome, KEEP, held.followed);
+    let settled = stress.store.settle(conn, claim, &outcome, KEEP, held.followed);
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
@@ -272,8 +272,7 @@ async fn by_token(
                 let lost = RunResult::Broken(FailureKind::ConnectionLost, "lost".into());
                 let mut rng = fastrand::Rng::with_seed(1);
                 let outcome = decide(stress, &mut conn, claim, &held, lost, &mut rng).await?;
-                let settled =
-                    stress.store.settle(&mut conn, Q, claim, &outcome, KEEP, held.followed);
+                let settled = stress.store.settle(&mut conn, claim, &outcome, KEEP, held.followed);
                 settled.await?;
                 end(stress, claim, &outcome);
                 stress.oracle.count("settled by token");
@@ -305,7 +304,8 @@ async fn decide(
         number: held.attempt,
         counted: held.attempt - held.forgiven.min(held.attempt),
         max: held.max_attempts.unwrap_or(policy.max_attempts),
-        cancel_requested: !succeeded && stress.store.cancel_requested(conn, claim.job).await?,
+        cancel_requested: !succeeded
+            && stress.store.at_failure(conn, claim.job).await?.cancel_requested,
         retry_undecodable: false,
     };
     let then = if rng.u8(0..4) == 0 { OutOfAttempts::Halt } else { OutOfAttempts::Continue };

@@ -10,15 +10,15 @@ use sqlx::{PgConnection, PgExecutor, Row};
 use crate::job::counts::ParkedUnit;
 use crate::store::admin::control::Acting;
 use crate::store::admin::redrive::RedriveReport;
-use crate::store::builder::{PG, cte, limit, render, select, sql, sub, with};
+use crate::store::builder::{PG, limit, render, select, sql};
 use crate::store::fragments::{UNHALTED, values};
-use crate::store::index_terms::{in_group, in_order, keyed, status_in, unfinished};
+use crate::store::index_terms::status_in;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    BATCH_JOBS = batch;
+    BATCH_JOBS = |names| names.sql("select b.rest, b.moved from {park_batch}($1, $2, $3, $4) b");
     DUE = due;
     BEGIN = begin;
     UNHALT = |names| set(names, values(&UNHALTED));
@@ -30,18 +30,16 @@ statements! {
     UNITS = units;
 }
 
-/// How many jobs one transaction parks of one group.
-const BATCH: i64 = 1000;
 /// How many groups one transaction of maintenance treats.
 const GROUPS: i64 = 4;
 
 /// What one batch did.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ParkBatch {
+struct ParkBatch {
     /// The last id that is left to park.
-    pub(crate) rest: Option<i64>,
+    rest: Option<i64>,
     /// Any were parked.
-    pub(crate) moved: bool,
+    moved: bool,
 }
 
 /// A group whose halt is over, or whose jobs are being parked. Its row is locked.
@@ -52,43 +50,6 @@ struct Due {
     job: Option<i64>,
     park: bool,
     park_to: Option<i64>,
-}
-
-/// Parks a batch of a group's jobs behind the failed one, in order, up to an id (argument 4) if one
-/// is given; gives the last id that is left. The transaction has the group's row. Flags stay: they
-/// speak for jobs beside these.
-fn batch(names: &Names) -> String {
-    let behind = || {
-        select()
-            .from_as(names.job(), "j")
-            .and_where(in_group("j", "?1", "?2", Some("> ?3")))
-            .and_where(unfinished("j"))
-            .and_where(sql("j.status = 'queued'"))
-            .and_where(sql("(?4::int8 is null or j.id <= ?4)"))
-            .to_owned()
-    };
-    let next = in_order(&mut behind(), "j", &Order::Asc)
-        .column(("j", "id"))
-        .limit(limit(5))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["j"], LockBehavior::SkipLocked)
-        .to_owned();
-    let written = UpdateStatement::new()
-        .table(names.job().alias("p"))
-        .value("status", sql("'parked'"))
-        .value("parked_with", sql("?3"))
-        // Its flag would stand before all others. A redrive flags the first of them.
-        .value("flagged", sql("false"))
-        .from("next")
-        .and_where(sql(format!("{} and p.finished_at is null", keyed("p.id", "next.id"))))
-        .returning(Query::returning().columns([("p", "id")]))
-        .to_owned();
-    let rest = in_order(&mut behind(), "j", &Order::Desc)
-        .column(("j", "id"))
-        .and_where(sql("j.id not in (select id from next)"))
-        .limit(1)
-        .to_owned();
-    let query = select().expr(sub(rest)).expr(sql("exists (select from written)")).to_owned();
-    with([cte("next", next), cte("written", written)], query)
 }
 
 /// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At
@@ -156,7 +117,7 @@ fn units(names: &Names) -> String {
 
 impl Store {
     /// Parks up to 1,000 jobs behind a failed one. The transaction must have the group's row.
-    pub(crate) async fn park_batch(
+    async fn park_batch(
         &self,
         conn: &mut PgConnection,
         queue: &str,
@@ -165,7 +126,7 @@ impl Store {
         to: Option<i64>,
     ) -> Result<ParkBatch, sqlx::Error> {
         let batch = self.query(&BATCH_JOBS).bind(queue).bind(group).bind(failed).bind(to);
-        let row = batch.bind(BATCH).fetch_one(conn).await?;
+        let row = batch.fetch_one(conn).await?;
         Ok(ParkBatch { rest: row.try_get(0)?, moved: row.try_get(1)? })
     }
 

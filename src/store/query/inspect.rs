@@ -68,13 +68,13 @@ const COLUMNS: [&str; 25] = [
 
 /// Jobs as they are now: the attempt that runs is the claim's.
 pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
-    with_claims(names, COLUMNS)
+    with_claims(names, &COLUMNS)
 }
 
-fn with_claims(names: &Names, columns: [&str; 25]) -> SelectStatement {
+fn with_claims(names: &Names, columns: &[&str]) -> SelectStatement {
     let since = names.sql(RUNNING_SINCE);
-    let column = |column| sql(names.sql_with(column, &[("running_since", &since)]));
-    select().exprs(columns.map(column)).from_as(names.job(), "j").to_owned()
+    let column = |column: &&str| sql(names.sql_with(column, &[("running_since", &since)]));
+    select().exprs(columns.iter().map(column)).from_as(names.job(), "j").to_owned()
 }
 
 /// Jobs without what they carry. It takes no right to those columns.
@@ -85,7 +85,7 @@ pub(in crate::store) fn bare_jobs(names: &Names) -> SelectStatement {
         "j.headers::text" => "null::text",
         column => column,
     });
-    with_claims(names, columns)
+    with_claims(names, &columns)
 }
 
 fn by_id(mut jobs: SelectStatement) -> String {

@@ -205,7 +205,7 @@ impl Run<'_> {
     async fn answer_in_sql(&self, word: &str, receipt: &str, seconds: u64) -> String {
         let sql = match word {
             "ack" => format!("select seriatim.ack('{receipt}', '1')"),
-            "nack" if seconds == 0 => format!("select seriatim.nack('{receipt}')"),
+            "nack" if seconds == 0 => format!("select seriatim.nack('{receipt}', '0')"),
             _ => format!("select seriatim.{word}('{receipt}', '{seconds} s')"),
         };
         let answer = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool).await;
@@ -213,7 +213,11 @@ impl Run<'_> {
     }
 
     async fn answers_in_sql(&self, word: &str, receipts: &[String]) -> String {
-        let time = if word == "extend_many" { ", '9 s'" } else { "" };
+        let time = match word {
+            "extend_many" => ", '9 s'",
+            "nack_many" => ", '0'",
+            _ => "",
+        };
         let sql = format!(
             "select string_agg(answer, ' ') from seriatim.{word}('{{{}}}'{time})",
             receipts.join(",")
@@ -226,7 +230,7 @@ impl Run<'_> {
         let client = Client::default();
         let answers = match word {
             "ack_many" => client.ack_many(self.pool, &receipts).await,
-            "nack_many" => client.nack_many(self.pool, &receipts, None).await,
+            "nack_many" => client.nack_many(self.pool, &receipts, Duration::ZERO).await,
             _ => client.extend_many(self.pool, &receipts, Duration::from_secs(9)).await,
         };
         let words = answers.unwrap().into_iter().map(|answer| match answer {

@@ -26,17 +26,20 @@ pub(crate) struct Configure {
     /// Whether equal data is a duplicate.
     #[arg(long, value_name = "true|false")]
     pub(crate) dedup_by_content: Option<bool>,
-    /// The attempts of jobs that receivers take, or `default`: 10.
+    /// The attempts of jobs that name none, before what processors say; or `default`: as each
+    /// processor says, and 10 for receivers.
     #[arg(long, value_name = "ATTEMPTS")]
     pub(crate) max_attempts: Option<OrDefault<u32>>,
-    /// What a group does with such a job that is out of attempts: `continue`, `halt`, `park`,
-    /// `halt:DURATION:park` or `halt:DURATION:continue`. `default`: continue.
+    /// What a group does with a job that is out of attempts: `continue`, `halt`, `park`,
+    /// `halt:DURATION:park` or `halt:DURATION:continue`. `default`: as each processor says, and
+    /// continue for receivers.
     #[arg(long, value_name = "POLICY")]
     pub(crate) out_of_attempts: Option<OrDefault<Policy>>,
-    /// How long such a job waits after its first failure, or `default`: not at all.
+    /// How long a job waits after its first failure, twice as long each time; or `default`: as each
+    /// processor says, and 1 s for receivers.
     #[arg(long, value_name = "DURATION")]
     pub(crate) backoff: Option<OrDefault<Span>>,
-    /// Bounds that wait, which doubles with each attempt, or `default`: 10 minutes.
+    /// Bounds that wait, or `default`: 10 minutes.
     #[arg(long, value_name = "DURATION")]
     pub(crate) backoff_cap: Option<OrDefault<Span>>,
     /// The queue that a job goes to when it is out of attempts, or `default`: it stays as failed.

@@ -10,6 +10,9 @@ use crate::output::text::{in_words, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
+/// What counts where a queue stores nothing about failed attempts.
+const UNSET: &str = "as its processors say";
+
 /// Shows the settings, or changes those that are named.
 pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), Failure> {
     let queue = configure.queue.clone();
@@ -106,9 +109,9 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 11] {
         ("dedup window", in_words(stored.dedup_window)),
         ("dedup scope", stored.dedup_scope.as_str().to_owned()),
         ("dedup by content", stored.dedup_by_content.to_string()),
-        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), "10")),
-        ("out of attempts", policy(stored.out_of_attempts)),
-        ("backoff", or(stored.backoff.map(in_words), "none")),
+        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), UNSET)),
+        ("out of attempts", or(stored.out_of_attempts.map(policy), UNSET)),
+        ("backoff", or(stored.backoff.map(in_words), UNSET)),
         ("backoff cap", in_words(stored.backoff_cap)),
         ("dead-letter queue", or(stored.dead_letter_queue.clone(), "none")),
         ("strict visibility", stored.strict_visibility.to_string()),
@@ -116,12 +119,12 @@ fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 11] {
 }
 
 /// Returns a policy as the argument of `--out-of-attempts`.
-fn policy(policy: Option<OutOfAttempts>) -> String {
+fn policy(policy: OutOfAttempts) -> String {
     match policy {
-        None | Some(OutOfAttempts::Continue) => String::from("continue"),
-        Some(OutOfAttempts::Halt) => String::from("halt"),
-        Some(OutOfAttempts::Park) => String::from("park"),
-        Some(OutOfAttempts::HaltFor { deadline, then }) => {
+        OutOfAttempts::Continue => String::from("continue"),
+        OutOfAttempts::Halt => String::from("halt"),
+        OutOfAttempts::Park => String::from("park"),
+        OutOfAttempts::HaltFor { deadline, then } => {
             let milliseconds = deadline.as_millis();
             format!("halt:{milliseconds}ms:{}", then.as_str())
         }

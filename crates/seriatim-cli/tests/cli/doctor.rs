@@ -39,6 +39,24 @@ async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
 }
 
 #[tokio::test]
+async fn doctor_names_options_that_do_not_count() {
+    let cli = Cli::new().await;
+    let pool = cli.database.pool();
+    let settings = "select seriatim.configure_queue('orders', '{\"max_attempts\": 3}')";
+    sqlx::query(settings).execute(pool).await.unwrap();
+    let said = "insert into seriatim.processor (id, node, server_started_at, queues, policies) \
+        values (1, 'web-1', now(), '{orders}', '{\"orders\": {\"max_attempts\": 5, \"backoff\": \"1000 ms\"}}')";
+    sqlx::query(said).execute(pool).await.unwrap();
+    let found = cli.ends(DONE, &["doctor"]).await;
+    let note = "note     policies: queue \"orders\": the processor on node \"web-1\" says max_attempts 5, \
+        the queue's settings say 3 and count";
+    assert!(found.out.contains(note), "{}", found.out);
+    let mend = "-> seriatim configure orders --max-attempts default";
+    assert!(found.out.contains(mend), "{}", found.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn doctor_takes_a_dead_letter_queue_for_what_it_is() {
     let cli = Cli::new().await;
     dead_letters(&cli).await;

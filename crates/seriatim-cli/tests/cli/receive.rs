@@ -26,7 +26,7 @@ async fn a_script_enqueues_receives_and_acks() {
     assert_eq!((&received[0]["id"], &received[0]["data"]["from"]), (&first, &json!("file")));
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["extend", receipt, "5m"]).await;
-    cli.ends(DONE, &["nack", receipt, "--error", "the bank is closed"]).await;
+    cli.ends(DONE, &["nack", receipt, "--delay", "0s", "--error", "the bank is closed"]).await;
     cli.ends(NOTHING, &["ack", receipt]).await;
     let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
     let receipt = received[0]["receipt"].as_str().unwrap();

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use seriatim::{
-    GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, ProcessorInfo,
-    QueueOverview,
+    GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
+    ProcessorInfo, QueueOverview,
 };
 
 pub(crate) use failed::{LetterFilter, Letters, failed, letters};
@@ -109,6 +109,19 @@ pub(crate) async fn nodes(app: &App) -> Result<Vec<ProcessorInfo>, WebError> {
     let mut processors = app.client.processors(&app.reads).await?;
     processors.sort_by(|a, b| (a.alive, &a.node, a.id).cmp(&(b.alive, &b.node, b.id)));
     Ok(processors)
+}
+
+/// Returns what living processors say and does not count, a sentence each.
+pub(crate) async fn overridden(app: &App) -> Result<Vec<String>, WebError> {
+    let found = app.client.overridden_options(&app.reads).await?;
+    let sentence = |found: OverriddenOption| {
+        let OverriddenOption { queue, node, setting, said, counts, .. } = found;
+        format!(
+            "Queue {queue:?}: the processor on node {node:?} says {setting} {said}, the queue's settings say \
+             {counts} and count."
+        )
+    };
+    Ok(found.into_iter().map(sentence).collect())
 }
 
 pub(crate) type Shared = Arc<App>;

@@ -631,13 +631,16 @@ async fn nodes(
     #[template(path = "nodes.html")]
     struct Nodes {
         nodes: Vec<NodeRow>,
+        overridden: Vec<String>,
     }
     let visit = Visit { app: &app, identity: &identity, uri: &uri, find: "" };
     visit
         .show(async || {
             let nodes = data::nodes(&app).await?;
             let row = |node| NodeRow::new(&app, identity.access, node);
-            let main = Nodes { nodes: nodes.iter().map(row).collect() };
+            let overridden = data::overridden(&app).await?;
+            let overridden = overridden.iter().map(|sentence| shown(sentence)).collect();
+            let main = Nodes { nodes: nodes.iter().map(row).collect(), overridden };
             Ok((String::from("Nodes"), main.render()?))
         })
         .await

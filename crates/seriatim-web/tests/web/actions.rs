@@ -224,9 +224,12 @@ async fn nodes_say_what_they_serve() {
     let nodes = get(page, "/api/v1/nodes", ANN).await.json();
     assert_eq!(nodes[0]["alive"], true, "{nodes}");
     assert_eq!(nodes[0]["queues"], json!(["orders"]));
+    let settings = "select seriatim.configure_queue('orders', '{\"max_attempts\": 77}')";
+    sqlx::query(settings).execute(shop.pool()).await.unwrap();
     let body = get(page, "/nodes", ANN).await.body;
     assert!(body.contains(">alive<"), "{body}");
     assert!(!body.contains("nodes/release"), "it lives");
+    assert!(body.contains("settings say 77 and count"), "{body}");
     let release = json!({"node": "gone", "reason": "its rack burned"});
     assert_eq!(post(page, "/api/v1/nodes/release", ANN, &release).await.status, 200);
     shop.close().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupSort, GroupState, Reason};
+use seriatim::{GroupFilter, GroupSort, GroupState, OverriddenOption, Reason};
 
 use super::{Finding, Findings};
 use crate::failure::Failure;
@@ -62,6 +62,23 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     }
     let count = processors.iter().filter(|processor| processor.alive).count();
     Ok(findings.or_fine(&format!("{count} alive, and every queue with due work is served")))
+}
+
+/// Looks for options of processors that do not count, as the queues' settings say otherwise.
+pub(super) async fn policies(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("policies");
+    for found in session.client.overridden_options(&mut *session.read().await?).await? {
+        let OverriddenOption { queue, node, setting, said, counts, .. } = found;
+        let flag = setting.replace('_', "-");
+        findings.note(
+            format!(
+                "queue {queue:?}: the processor on node {node:?} says {setting} {said}, the queue's settings say \
+                 {counts} and count"
+            ),
+            Some(format!("{} configure {} --{flag} default", program(), shell(&queue))),
+        );
+    }
+    Ok(findings.or_fine("no queue's settings say otherwise than its processors"))
 }
 
 /// Looks for lanes whose next job has been due for long, while another transaction has its row.
