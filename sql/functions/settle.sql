@@ -94,10 +94,10 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  locked uuid[]; ended bigint[];
+  locked uuid[]; last_locked bigint[];
 begin
   -- The lock that a delete needs. An adopter that shares a row has it skipped.
-  select array_agg(g.claim), array_agg(claimed.job_id) into locked, ended from unnest(tokens, last_jobs) claimed(claim, job_id)
+  select array_agg(g.claim), array_agg(claimed.job_id) into locked, last_locked from unnest(tokens, last_jobs) claimed(claim, job_id)
   join lateral (
     select g.claim from {schema}.queue_group g
     where g.claim = claimed.claim limit 1 for update of g skip locked) g on true;
@@ -110,7 +110,7 @@ begin
     from unnest(jobs, results, began, ended, of_claims) done(id, result, began, ended, claim)
     where done.claim = any (locked)) done,
     {schema}.succeed(done.jobs, done.claims, done.results, keep, done.began, done.ended);
-  perform {schema}.pass_turns(locked, ended);
+  perform {schema}.pass_turns(locked, last_locked);
   return query select unnest(locked);
 end $$;
 

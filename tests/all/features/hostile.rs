@@ -177,7 +177,7 @@ async fn by_hand(pool: &PgPool, case: &Case) {
     if case.by_sql {
         let said = kept(said);
         for call in [
-            "select seriatim.nack(receipt, error => $3) from seriatim.receive($1, 1, group_id => $2)",
+            "select seriatim.nack(receipt, '0', error => $3) from seriatim.receive($1, 1, group_id => $2)",
             "select seriatim.ack(receipt, to_jsonb($3)) from seriatim.receive($1, 1, group_id => $2)",
         ] {
             let call = sqlx::query(call).bind(queue).bind(group).bind(&said);
