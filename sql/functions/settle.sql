@@ -20,6 +20,11 @@ language plpgsql volatile
 as $$
 begin
   perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, began, ended);
+  -- The next job began later than these ended. A later statement counts its seconds from its own time.
+  update {schema}.queue_group g set
+    started_at = greatest(g.started_at, clock_timestamp() - make_interval(secs => (
+      select min(coalesce(e.seconds, 0)) from unnest(record_successes.ended) e(seconds))))
+  where g.claim = with_token;
   return {schema}.is_paused(of_queue, of_group);
 end $$;
 

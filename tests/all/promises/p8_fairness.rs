@@ -29,6 +29,7 @@ async fn act(job: &mut ActiveJob, data: Value, log: &Log) -> Result<Value, JobEr
     }
 }
 
+/// Turns of one job: turns are counted here by their jobs.
 async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
     // Tried again at once, and practically for ever.
     let retry =
@@ -36,7 +37,7 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
     let run = handler_with(log.clone(), async |log, job, data| act(job, data, &log).await);
     processor(database, 4)
         .await
-        .queue(queue("q").concurrency(slots).retry(retry), run)
+        .queue(queue("q").concurrency(slots).retry(retry).time_slice(Duration::ZERO), run)
         .build()
         .unwrap()
         .start()
