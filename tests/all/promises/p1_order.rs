@@ -13,7 +13,7 @@ use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
     Gate, Log, UNSEEN, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
-    nothing_remains, processor, size, until_jobs,
+    nothing_remains, processor, size, until_groups, until_jobs,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,6 +204,7 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["waits 1", "late 1", "behind it 1"]);
     // The lock did what it is here for: the group, which has no row any more, has to wait.
+    until_groups(pool, "true", 0).await;
     let new = enqueue(pool, "q", "g", "new").await;
     assert_eq!(job(pool, new).await.status, JobStatus::Queued);
     adopter.close().await.unwrap();

@@ -140,7 +140,8 @@ async fn a_handler_that_goes_on_after_its_commit_is_stopped() {
 async fn neither_a_timeout_nor_a_shutdown_repeats_a_commit() {
     let database = with_table().await;
     let (pool, log) = (database.pool(), Log::default());
-    let options = || queue("q").timeout(Duration::from_millis(100));
+    // Time enough to send all that the handler sends, also on a busy machine.
+    let options = || queue("q").timeout(Duration::from_secs(1));
     let running = processor(&database, 10)
         .await
         .queue(options(), acts(&log))
