@@ -318,6 +318,11 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     shop.enqueue("orders", "سلة \u{202e}مشتريات", "slow", "import").await;
     shop.enqueue("orders", "客户 88", "fine", "ship").await;
     shop.enqueue("orders", "customer-9", "fine", "ship").await;
+    // Before the processor starts: only jobs that wait behind the failed one are parked.
+    shop.enqueue("webhooks", "https://shop.example/hook", "poison", "post").await;
+    for _ in 0..5 {
+        shop.enqueue("webhooks", "https://shop.example/hook", "fine", "post").await;
+    }
     let webhooks = QueueOptions::new("webhooks")
         .retry(RetryPolicy::new(1))
         .out_of_attempts(OutOfAttempts::Park);
@@ -329,10 +334,6 @@ pub(crate) async fn shop_in_every_state() -> Shop {
         .start()
         .await
         .unwrap();
-    shop.enqueue("webhooks", "https://shop.example/hook", "poison", "post").await;
-    for _ in 0..5 {
-        shop.enqueue("webhooks", "https://shop.example/hook", "fine", "post").await;
-    }
     eventually("jobs are parked", async || {
         !client.parked_groups(pool, "webhooks").await.unwrap().is_empty()
     })
