@@ -1,6 +1,6 @@
 -- Returns the head of a group: its lowest unfinished job. This alone says which job is next: claims
--- of workers and of receivers, and chained turns, call it. The group's row is locked, and
--- the snapshot is younger than that lock (P1, P2, P3).
+-- of workers and of receivers, and passed turns, call it. The group's row is locked, and the
+-- snapshot is younger than that lock (P1, P2, P3).
 --
 -- The head is among two candidates, never the backlog (P7): one unfinished job from `from_id`
 -- (head_id) on, and one from the lowest flag on. Late and retried ids come in by their flag. The

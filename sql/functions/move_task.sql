@@ -87,7 +87,7 @@ begin
       update job j set flagged = true where j.id = next.id;
       stays := next.id;
     exception when sqlstate 'SQ001' then
-      -- It runs since: whoever runs it reads the group's heads at its end.
+      -- A claim has it since. Its end reads the group's heads.
     end;
   end if;
   held := false;

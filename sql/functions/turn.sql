@@ -96,7 +96,7 @@ end $$;
 -- Together they have at most `max_bytes` of data, or are one job. The others stay due.
 --
 -- The group's row names the jobs, which are locked and not written. Its commit is the attempt, and
--- comes before the handler (P9): whoever takes the claim over counts it. The token is random, and
+-- comes before the handler (P9): a take-over of the claim counts it. The token is random, and
 -- every later statement about the turn shows it (P10). Only a claim of a free row moves `head_id`.
 --
 -- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job

@@ -223,7 +223,7 @@ async fn a_delayed_flag_is_adopted_on_expiry_or_cancel() {
     }
 }
 
-/// The answer tells a worker whether to claim again, and whether a turn may be chained.
+/// The answer tells a worker whether to claim again.
 #[tokio::test]
 async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
     // Ready groups, groups with flags only, ungrouped jobs, slots, whether ungrouped jobs go first;

@@ -192,7 +192,7 @@ async fn a_group_that_was_claimed_before_it_was_locked_is_not_parked() {
         scene.open_gate().await;
         let (parked, _) = operator.await.unwrap();
         if wrong {
-            // The claim is gone: whoever ends the halt starts the next job beside this one.
+            // The claim is gone: the end of the halt starts the next job beside this one.
             assert_eq!((parked, scene.status(job).await.as_str()), (job, "failed"));
             assert!(!scene.is_claimed(job).await);
             let held = scene.try_hold(&mut worker, &claim).await;
