@@ -359,6 +359,23 @@ begin
   end loop;
 end $$;
 
+-- Clears flags of groups from `from_ids` on, ten of each: the rows of the groups stand for them, and
+-- this transaction has locked those.
+--
+-- Locks: jobs NO KEY UPDATE, skips.
+create or replace function {schema}.clear_flags_from(of_queue text, groups text[], from_ids bigint[]) returns void
+language plpgsql volatile
+as $$
+begin
+  with flag as materialized (
+    select f.id from unnest(groups, from_ids) g(name, from_id) join lateral (
+      select j.id from {schema}.job j
+      where j.queue = of_queue and j.group_id between g.name and g.name and j.flagged and j.id >= g.from_id
+        and {flag_at} <= clock_timestamp()
+      order by j.group_id, j.id limit 10 for no key update skip locked) f on true)
+  update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+end $$;
+
 -- Gives rows to groups without one that are paused, or whose heads are not due, so that their flags
 -- go. Returns how many.
 --
@@ -405,13 +422,7 @@ begin
     into mine, from_ids from rest;
   given := coalesce(cardinality(mine), 0);
   if given > 0 then
-    with flag as materialized (
-      select f.id from unnest(mine, from_ids) g(name, from_id) join lateral (
-        select j.id from {schema}.job j
-        where j.queue = of_queue and j.group_id between g.name and g.name and j.flagged and j.id >= g.from_id
-          and {flag_at} <= clock_timestamp()
-        order by j.group_id, j.id limit 10 for no key update skip locked) f on true)
-    update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+    perform {schema}.clear_flags_from(of_queue, mine, from_ids);
   end if;
   return given;
 end $$;

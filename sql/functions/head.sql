@@ -1,5 +1,5 @@
 -- Returns the head of a group: its lowest unfinished job. This alone says which job is next: claims
--- of workers and of receivers, and passed turns, call it. The group's row is locked, and the
+-- of workers and of receivers, adoptions and parks call it. The group's row is locked, and the
 -- snapshot is younger than that lock (P1, P2, P3).
 --
 -- The head is among two candidates, never the backlog (P7): one unfinished job from `from_id`

@@ -253,7 +253,7 @@ end $$;
 -- its group: a job enqueued beside it would be lost (P3). Without `may_retire` a row stays for the
 -- next claim: this transaction may have written it.
 --
--- Locks: settings of paused groups SHARE, rows that are to be retired FOR UPDATE, skips.
+-- Locks: settings of paused groups SHARE, rows that are to be retired FOR UPDATE, skips; as `clear_flags_from`.
 create or replace function {schema}.defer_turns(of_queue text, turns {schema}.locked_turns, heads {schema}.turn_heads,
   may_retire boolean) returns void
 language plpgsql volatile
@@ -320,13 +320,7 @@ begin
   from unnest(names, lines, plans, ids, due_ats, priorities) d(name, line, plan, id, due_at, priority)
   where g.ctid = d.line and not (d.plan = 'retire' and may_retire);
   if still is not null then
-    with flag as materialized (
-      select f.id from unnest(still, still_from) turn(name, from_id) join lateral (
-        select j.id from {schema}.job j
-        where j.queue = of_queue and j.group_id between turn.name and turn.name and j.flagged and j.id >= turn.from_id
-          and {flag_at} <= clock_timestamp()
-        order by j.group_id, j.id limit 10 for no key update skip locked) f on true)
-    update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+    perform {schema}.clear_flags_from(of_queue, still, still_from);
   end if;
   if drained is not null and may_retire then
     -- The lock fails while an adopter shares the row.
