@@ -27,3 +27,50 @@ as $$
         order by j.group_id, j.id limit 1) c on true)) c
   order by c.queue, c.group_id, c.id
 $$;
+
+-- The claim's step *read*. Reads the heads of locked turns, and locks those that may start. The
+-- head of a claim that lapsed is its first job that has not ended: it was due when it was claimed,
+-- so it goes on, whether the group is paused or not. A turn without a row is gone if another
+-- transaction has inserted one before this one locked the group.
+--
+-- What is found by id says `finished_at is null` for unfinished: the words of a partial index could
+-- have that index read as a whole. It asks for the queue again: a move may have committed between
+-- the snapshot and the lock. The head of a paused group is not locked, as an unpause must be able
+-- to flag it.
+--
+-- Locks: job rows NO KEY UPDATE, skips.
+create or replace function {schema}.read_heads(terms {schema}.claim_terms, turns {schema}.turn[])
+returns {schema}.turn[]
+language plpgsql volatile
+as $$
+declare
+  heads {schema}.turn[];
+begin
+  select array_agg(row(turn.name, turn.line, turn.head_id, turn.ready_at, turn.flags, turn.lapsed_job,
+    turn.lost_by, turn.suspected, j.id, j.disposition, j.fresh and turn.lapsed_job is null, j.bytes,
+    null)::{schema}.turn)
+    into heads
+  from unnest(turns) turn
+  left join lateral (
+    select h.id, 0 as lost from {schema}.head(terms.queue, turn.name, turn.head_id, null) h
+    where turn.lapsed_job is null
+    union all
+    -- The attempt that is lost is counted by the start.
+    select (select min(c.id) from {schema}.unfinished(g.job_id, g.batch) c), (g.started_at is not null)::integer
+    from {schema}.queue_group g where turn.suspected and g.ctid = turn.line) head on true
+  left join lateral (
+    select j.id, {head_disposition} as disposition, j.attempts = j.attempts_forgiven as fresh,
+      {job_bytes} as bytes
+    from {schema}.job j
+    where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[terms.queue])
+      and (turn.lapsed_job is not null
+        or least(j.run_at, j.expires_at) <= clock_timestamp()
+          and (select s.group_id from {schema}.group_setting s
+            where s.queue = terms.queue and s.group_id = turn.name and {paused_s} limit 1) is null)
+    limit 1 for no key update skip locked) j on true
+  where turn.line is not null or (
+    select g.group_id from {schema}.queue_group g
+    where g.queue = terms.queue and g.group_id between turn.name and turn.name
+    order by g.group_id desc limit 1) is null;
+  return heads;
+end $$;

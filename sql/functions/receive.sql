@@ -25,10 +25,13 @@ create or replace function receive_claim(of_queue text, n integer, per_group int
 language plpgsql volatile
 as $$
 declare
-  may_retire constant boolean := receiver_may_retire();
-  attempt_limit constant integer := coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts});
-  claimed record;
+  terms claim_terms := row(of_queue, of_group, true, null,
+    coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
+    extract(epoch from visibility), false, null, per_group, receiver_may_retire());
+  claimed claim_answer;
+  job claimed_job;
   token uuid;
+  refused boolean;
   scan flag_scan;
 begin
   jobs := '{}';
@@ -37,26 +40,31 @@ begin
     scan := flags_to_read(of_queue);
   end if;
   for round in 1..20 loop
-    select * into claimed from claim(of_queue, of_group, n - cardinality(jobs), random() < 0.5, attempt_limit,
-      extract(epoch from visibility)::float8, false, null, null, '-infinity',
-      coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0), '-infinity',
-      per_group, case when together then n else 0 end, {claim_bytes}, false, may_retire and round = 1);
+    claimed := claim(terms,
+      row(n - cardinality(jobs), case when together then n else 0 end, {claim_bytes}, null)::claim_limits,
+      row('-infinity', coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0), '-infinity')::claim_front,
+      random() < 0.5);
+    terms.may_retire := false;
     if of_group is null and round = 1 then
-      perform note_flags_read(of_queue, scan, claimed.flags_at, claimed.flags_id, claimed.late,
-        claimed.read_s);
+      perform note_flags_read(of_queue, scan, claimed);
     end if;
-    for i in 1..cardinality(claimed.jobs) loop
+    refused := false;
+    foreach job in array claimed.jobs loop
       -- Followers share the token of their head.
-      token := coalesce(claimed.tokens[i], token);
-      if claimed.dispositions[i] = 'run' then
-        jobs := jobs || claimed.jobs[i];
+      token := coalesce(job.token, token);
+      if job.disposition = 'run' then
+        jobs := jobs || job.id;
         tokens := tokens || token;
-      elsif not receive_refuse(claimed.jobs[i], token, claimed.dispositions[i]) then
+        continue;
+      end if;
+      refused := true;
+      if not receive_refuse(job.id, token, job.disposition) then
         -- It may be in the dead-letter queue now.
-        perform pass_turns(array[token], array[null::bigint]) from job j where j.id = claimed.jobs[i] and j.group_id is not null;
+        perform pass_turns(array[token], array[null::bigint])
+        from job j where j.id = job.id and j.group_id is not null;
       end if;
     end loop;
-    exit when cardinality(jobs) >= n or 'run' = all (claimed.dispositions);
+    exit when cardinality(jobs) >= n or not refused;
   end loop;
 end $$;
 

@@ -40,17 +40,16 @@ end $$;
 -- Notes how far a receive has read the flags of a queue, from where `scan` says on. It writes only
 -- where there are more than one receive can read, and waits for no other transaction: beside one
 -- that is left open it inserts another row.
-create or replace function note_flags_read(of_queue text, scan flag_scan, flags_at timestamptz,
-  flags_id bigint, late boolean, read_s float8) returns void
+create or replace function note_flags_read(of_queue text, scan flag_scan, answer claim_answer) returns void
 language plpgsql volatile
 as $$
 declare
   line tid;
 begin
-  if late is not true and (scan.queue is null or scan.unread is not true and scan.flags_at is not null) then
+  if answer.late is not true and (scan.queue is null or scan.unread is not true and scan.flags_at is not null) then
     return;
   end if;
-  if late is not true and scan.flags_at is null then
+  if answer.late is not true and scan.flags_at is null then
     -- Few are left.
     delete from flag_scan s where s.ctid in (
       select s.ctid from flag_scan s where s.queue = of_queue limit 10 for update skip locked);
@@ -58,10 +57,10 @@ begin
   end if;
   scan.queue := of_queue;
   scan.noted_at := clock_timestamp();
-  scan.read_ms := coalesce(scan.read_ms, 0) + coalesce(read_s, 0) * 1000;
-  scan.unread := flags_id is not null;
-  scan.flags_at := flags_at;
-  scan.flags_id := coalesce(flags_id, 0);
+  scan.read_ms := coalesce(scan.read_ms, 0) + coalesce(extract(epoch from answer.reading), 0) * 1000;
+  scan.unread := answer.flags_id is not null;
+  scan.flags_at := answer.flags_at;
+  scan.flags_id := coalesce(answer.flags_id, 0);
   scan.again_at := scan.noted_at + case when scan.unread then interval '1 min'
     else interval '1 ms' * least(greatest(scan.read_ms * 10, 200), 2000) end;
   select s.ctid into line from flag_scan s where s.queue = of_queue
@@ -89,7 +88,8 @@ set search_path from current
 {pinned}
 as $$
 declare
-  began constant timestamptz := clock_timestamp(); scan tidy_scan; adoption record; tidied integer;
+  began constant timestamptz := clock_timestamp(); terms claim_terms; scan tidy_scan; adoption adoption;
+  tidied integer;
 begin
   perform check_isolation('tidy');
   groups := 0;
@@ -105,14 +105,15 @@ begin
   for scan in
     select t.* from tidy_scan t where t.due_at <= began order by t.due_at for no key update skip locked
   loop
-    adoption := adopt(scan.queue, null, 0, scan.flags_at, scan.flags_id, began, false, began,
-      clock_timestamp() + interval '30 ms', false);
+    terms.queue := scan.queue;
+    adoption := adopt(terms, row(scan.flags_at, scan.flags_id, began, false)::flag_range, 0, began,
+      clock_timestamp() + interval '30 ms');
     tidied := tidy_flags(scan.queue, adoption.idle, adoption.resting, clock_timestamp() + interval '50 ms');
     groups := groups + tidied;
     scan.tidied := scan.tidied + tidied;
     if adoption.more then
       more := true;
-      update tidy_scan t set flags_at = adoption.reached, flags_id = adoption.reached_id, tidied = scan.tidied
+      update tidy_scan t set flags_at = adoption.reached_at, flags_id = adoption.reached_id, tidied = scan.tidied
       where t.queue = scan.queue;
     elsif scan.tidied > 0 then
       more := true;

@@ -45,7 +45,7 @@ async fn two_claims_of_one_groups_flagged_jobs_do_not_wait() {
     assert!(scene.claim(&mut two, 10).await.is_empty());
     let heads = scene.read_heads(&mut one, &turns).await;
     assert!(scene.claim(&mut two, 10).await.is_empty());
-    let started = scene.write(&mut one, &turns, &heads).await;
+    let started = scene.write(&mut one, &heads).await;
     assert_eq!(started.len(), 1);
     // The other group is ready now for any worker.
     let other = scene.claim_one(&mut two).await;
@@ -78,9 +78,9 @@ async fn two_claims_and_an_adopter_do_not_wait_for_each_other() {
     assert_eq!(scene.adopt(&mut adopter).await, 0);
     let look_two = scene.read_heads(&mut two, &take_two).await;
     let look_one = scene.read_heads(&mut one, &take_one).await;
-    let two = scene.write(&mut two, &take_two, &look_two).await;
+    let two = scene.write(&mut two, &look_two).await;
     commit(&mut adopter).await;
-    let one = scene.write(&mut one, &take_one, &look_one).await;
+    let one = scene.write(&mut one, &look_one).await;
     let mut started: Vec<i64> = one.iter().chain(&two).map(|claim| claim.job).collect();
     started.sort_unstable();
     assert_eq!(started, first);

@@ -13,7 +13,7 @@ use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
 /// Where jobs are moved to.
 const DEAD: &str = "dead";
 /// What makes a statement ask for the queue of a job that it locks by its id.
-const ASKS_AGAIN: &str = " and j.queue = any (array[of_queue])";
+const ASKS_AGAIN: &str = " and j.queue = any (array[terms.queue])";
 
 /// Moves what waits in the queue, up to `n` jobs. Returns how many it moved.
 async fn move_waiting(conn: &mut PgConnection, n: i64) -> i64 {
@@ -33,8 +33,8 @@ async fn a_claim_that_read_a_job_before_its_move_does_not_start_it() {
         // A group that is new: nothing of it is locked but by its claim.
         let job = scene.enqueue("g").await;
         scene.close_gate().await;
-        let gate = "where turn.job_id is null\n";
-        let mut replace = vec![(gate, "where turn.job_id is null and public.pass_gate()\n")];
+        let gate = "where turn.lapsed_job is null\n";
+        let mut replace = vec![(gate, "where turn.lapsed_job is null and public.pass_gate()\n")];
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }
@@ -58,11 +58,11 @@ async fn a_follower_that_was_moved_ends_the_turn_before_it() {
         let mut producer = scene.session().await;
         let ids = enqueue(&mut producer, &["g", "g"]).await;
         scene.close_gate().await;
-        let mut replace = vec![("f on turn.fresh)", "f on turn.fresh and public.pass_gate())")];
+        let mut replace = vec![("limit each) n on true", "limit each) n on public.pass_gate()")];
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }
-        scene.rewrite("start_turns", &replace).await;
+        scene.rewrite("follow", &replace).await;
         let claiming = scene.claim_at_gate().await;
         // The head is locked by the claim.
         let mut mover = scene.session().await;
@@ -76,30 +76,31 @@ async fn a_follower_that_was_moved_ends_the_turn_before_it() {
 }
 
 #[tokio::test]
-async fn an_adopter_leaves_the_flag_of_a_job_that_was_moved() {
+async fn a_claim_leaves_the_flag_of_a_job_that_was_moved() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
-        let mut producer = scene.session().await;
-        // A group that is adopted by a flag behind its first one, which goes with that adoption.
-        let ids = enqueue(&mut producer, &["g"]).await;
-        scene.run("update seriatim.job set run_at = now() + interval '1 h'").await;
-        let late = scene.enqueue("g").await;
-        scene.run("update seriatim.job set run_at = now()").await;
+        // A new group with two flags: the second goes as soon as the group has its row.
+        let first = scene.enqueue("g").await;
+        let second = scene.enqueue("g").await;
+        // So it is no follower, which the claim would lock.
+        scene.run("update seriatim.job set max_attempts = 1").await;
         scene.close_gate().await;
-        let clears = "if clear <> '{}' then";
-        let mut replace = vec![(clears, "perform public.pass_gate(); if clear <> '{}' then")];
+        let reads = "and j.flagged and j.id >= g.from_id";
+        let with_gate = format!("{reads} and public.pass_gate()");
+        let mut replace = vec![(reads, with_gate.as_str())];
         if wrong {
-            replace.push((ASKS_AGAIN, ""));
+            replace.push(("limit 10 for no key update skip locked", "limit 10"));
         }
-        scene.rewrite("adopt", &replace).await;
+        scene.rewrite("clear_flags_from", &replace).await;
         let claiming = scene.claim_at_gate().await;
+        // The head is locked by the claim.
         let mut mover = scene.session().await;
-        assert_eq!(move_waiting(&mut mover, 10).await, 2);
+        assert_eq!(move_waiting(&mut mover, 10).await, 1);
         scene.open_gate().await;
         claiming.await.unwrap();
-        assert!(scene.flagged(ids[0]).await);
-        // Wrong: the flag of the second stood for it in the other queue.
-        assert_eq!(scene.flagged(late).await, !wrong);
+        assert!(scene.flagged(first).await);
+        // Wrong: its flag stands for it in the other queue.
+        assert_eq!(scene.flagged(second).await, !wrong);
         scene.end().await;
     }
 }

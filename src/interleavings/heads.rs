@@ -85,7 +85,7 @@ async fn heads_show_a_job_adopted_before_or_after_the_lock() {
         }
         let heads = scene.read_heads(&mut worker, &turns).await;
         assert_eq!(heads.jobs, [Some(job)]);
-        scene.write(&mut worker, &turns, &heads).await;
+        scene.write(&mut worker, &heads).await;
         assert!(!scene.is_stranded(job).await);
         assert_eq!(scene.drain().await, [job]);
         scene.end().await;
@@ -118,7 +118,7 @@ async fn a_job_enqueued_after_the_heads_is_not_retired() {
             let mut adopter = scene.session().await;
             assert_eq!(scene.adopt(&mut adopter).await, 0);
             commit(&mut adopter).await;
-            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
+            assert!(scene.write(&mut worker, &heads).await.is_empty());
             assert!(!scene.is_stranded(job).await);
             assert_eq!(scene.drain().await, [job]);
         }

@@ -24,7 +24,7 @@ async fn in_flight(scene: &Scene) -> i64 {
 async fn start_one(scene: &Scene, conn: &mut PgConnection) {
     let turns = scene.lock_turns(conn, 1).await;
     let heads = scene.read_heads(conn, &turns).await;
-    assert_eq!(scene.write(conn, &turns, &heads).await.len(), 1);
+    assert_eq!(scene.write(conn, &heads).await.len(), 1);
 }
 
 #[tokio::test]

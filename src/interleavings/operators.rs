@@ -245,7 +245,7 @@ async fn maintenance_leaves_a_job_that_was_claimed_before_it_was_locked() {
             cancelled
         });
         scene.until_waits(waits, "advisory").await;
-        let claims = scene.write(&mut worker, &turns, &heads).await;
+        let claims = scene.write(&mut worker, &heads).await;
         scene.lease("g", 3600).await;
         scene.open_gate().await;
         let cancelled = settling.await.unwrap();

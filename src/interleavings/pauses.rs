@@ -17,10 +17,10 @@ const FORGET: &str = "update seriatim.group_setting set paused_at = null";
 async fn paused(scene: &Scene) -> i64 {
     let mut me = scene.session().await;
     let job = scene.enqueue("g").await;
-    Client::default().pause_group(&mut me, Q, "g", None).await.unwrap();
     let mut adopter = scene.session().await;
     scene.adopt(&mut adopter).await;
     commit(&mut adopter).await;
+    Client::default().pause_group(&mut me, Q, "g", None).await.unwrap();
     scene.run("update seriatim.job set flagged = false").await;
     job
 }
@@ -52,7 +52,7 @@ async fn an_unpause_between_heads_and_their_write_is_not_lost() {
         } else {
             Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
             assert!(scene.flagged(job).await, "its row is free for the unpause");
-            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
+            assert!(scene.write(&mut worker, &heads).await.is_empty());
             assert!(!rests(&scene).await);
             assert!(!scene.rescue("g").await);
         }
@@ -69,7 +69,7 @@ async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
     begin(&mut worker).await;
     let turns = scene.lock_turns(&mut worker, 10).await;
     let heads = scene.read_heads(&mut worker, &turns).await;
-    scene.defer(&mut worker, &turns, &heads).await;
+    scene.defer(&mut worker, &heads).await;
     let operator_pid = pid(&mut operator).await;
     let unpause = tokio::spawn(async move {
         Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
@@ -214,7 +214,7 @@ async fn a_pause_that_ends_between_heads_and_their_write_keeps_nothing() {
             commit(&mut worker).await;
             assert!(scene.claim(&mut worker, 10).await.is_empty() && scene.rescue("g").await);
         } else {
-            assert!(scene.write(&mut worker, &turns, &heads).await.is_empty());
+            assert!(scene.write(&mut worker, &heads).await.is_empty());
             assert!(!rests(&scene).await && !scene.rescue("g").await);
         }
         assert_eq!(scene.drain().await, [job]);
@@ -264,14 +264,14 @@ async fn a_sooner_end_beside_a_claim_is_not_lost() {
     let turns = scene.lock_turns(&mut worker, 10).await;
     let heads = scene.read_heads(&mut worker, &turns).await;
     pause_until(&mut operator, 1800).await;
-    scene.write(&mut worker, &turns, &heads).await;
+    scene.write(&mut worker, &heads).await;
     assert!(rests_until_the_end(&scene).await);
     // After the write: the change waits for the commit, and its flag wakes the row.
     scene.lease("g", -1).await;
     begin(&mut worker).await;
     let turns = scene.lock_turns(&mut worker, 10).await;
     let heads = scene.read_heads(&mut worker, &turns).await;
-    scene.defer(&mut worker, &turns, &heads).await;
+    scene.defer(&mut worker, &heads).await;
     let operator_pid = pid(&mut operator).await;
     let sooner = tokio::spawn(async move { pause_until(&mut operator, 60).await });
     scene.until_waits(operator_pid, "transactionid").await;

@@ -48,7 +48,8 @@ async fn before_the_turns(scene: &Scene, conn: &mut PgConnection, meter: &mut Me
     // Past the flags and rows of the round before, like a peek.
     run(conn, &store.heartbeat_sql(HeartbeatQuery { queues: &[Q], ..asks })).await;
     meter.check(conn, "poll of a queue", [600, 600]).await;
-    let lapsed = "select seriatim.lock_turns('q', null, 10, '-infinity', clock_timestamp(), true)";
+    let lapsed = "select seriatim.lock_turns(('q', null, false, null, 3, 0.5, false, null, 1, true)::seriatim.claim_terms, \
+         'lapsed', 10, '-infinity', clock_timestamp())";
     run(conn, lapsed).await;
     // Behind the rows that the adoptions of all rounds have left, more or less of them marked as
     // dead (an insert marks them only in a unique index).
@@ -77,9 +78,9 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     meter.check(conn, "lock turns", [32 * slots, 200]).await;
     let heads = scene.read_heads(conn, &turns).await;
     meter.check(conn, "read heads", [16 * slots + 300, 50 * slots]).await;
-    let started = scene.start(conn, &turns, &heads, None).await;
+    let started = scene.start(conn, &heads, None).await;
     meter.check(conn, "start", [24 * slots, 60 * slots]).await;
-    scene.defer(conn, &turns, &heads).await;
+    scene.defer(conn, &heads).await;
     meter.check(conn, "defer and retire", [8 * slots + 400, 500]).await;
     assert!(adopted < 2000);
     commit(conn).await;

@@ -31,7 +31,7 @@ async fn dies_in_its_claim(scene: &Scene) -> PgConnection {
     assert_eq!(scene.adopt(&mut claim).await, 1);
     let turns = scene.lock_turns(&mut claim, 10).await;
     let heads = scene.read_heads(&mut claim, &turns).await;
-    let started = scene.start(&mut claim, &turns, &heads, Some(DEAD)).await;
+    let started = scene.start(&mut claim, &heads, Some(DEAD)).await;
     assert_eq!(started.len(), 1);
     presence.close().await.unwrap();
     scene.until_gone(session).await;

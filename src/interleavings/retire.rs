@@ -193,8 +193,9 @@ async fn a_row_that_falls_due_during_a_claim_is_woken_by_its_flag() {
     scene.run("update seriatim.job set run_at = now() - interval '1 s', turn_at = now() - interval '1 s'").await;
     for (claim_began, adopted) in [("g.ready_at", 0), ("g.ready_at - interval '1 us'", 1)] {
         let adopt = format!(
-            "select a.adopted::int8 from seriatim.queue_group g, seriatim.adopt('{Q}', null, 10, \
-             '-infinity', 0, {claim_began}, true, {claim_began}, 'infinity', false) a"
+            "select cardinality(a.turns)::int8 from seriatim.queue_group g, seriatim.adopt( \
+             ('{Q}', null, true, null, 3, 0.5, false, null, 1, true)::seriatim.claim_terms, \
+             ('-infinity', 0, {claim_began}, false)::seriatim.flag_range, 10, {claim_began}, 'infinity') a"
         );
         begin(&mut session).await;
         assert_eq!(number(&mut session, &adopt).await, adopted, "{claim_began}");

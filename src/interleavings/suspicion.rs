@@ -138,7 +138,7 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
             commit(&mut other).await;
             assert!(scene.is_stranded(meanwhile).await);
         } else {
-            let over = scene.write(&mut other, &turns, &heads).await.remove(0);
+            let over = scene.write(&mut other, &heads).await.remove(0);
             assert_eq!((over.job, over.disposition), (dead, Disposition::Exhausted));
             let held = scene.hold(&mut other, &over).await;
             scene.settle(&mut other, &over, &held, &failed()).await;
@@ -163,7 +163,7 @@ async fn a_take_over_without_a_job_frees_the_row_and_keeps_it() {
     let mut adopter = scene.session().await;
     assert_eq!(scene.adopt(&mut adopter).await, 1);
     commit(&mut adopter).await;
-    assert!(scene.write(&mut other, &turns, &heads).await.is_empty());
+    assert!(scene.write(&mut other, &heads).await.is_empty());
     assert_eq!(scene.row("g").await.unwrap().job, None);
     assert_eq!(scene.drain().await, [meanwhile]);
     scene.end().await;

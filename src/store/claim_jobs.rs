@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use serde::Deserialize;
 use sqlx::postgres::{PgRow, PgTransactionManager};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use sqlx_core::transaction::TransactionManager;
@@ -98,7 +99,7 @@ impl Store {
         let call = self.claim_call(queue, bounds, options);
         // One message, which a transaction pooler gives to one session.
         let mut rows = sqlx::raw_sql(AssertSqlSafe(call.clone())).fetch_all(&mut *conn).await?;
-        if says_more(rows.last())?.is_none() {
+        if end_of(rows.last())?.is_none() {
             // The session's transactions have another isolation level, or only read.
             begin_short(conn).await?;
             rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *conn).await?;
@@ -107,21 +108,24 @@ impl Store {
         let Some((last, jobs)) = rows.split_last() else {
             return Err(sqlx::Error::RowNotFound);
         };
-        let next: Option<f64> = last.try_get("next")?;
+        let end: ClaimEnd = match end_of(Some(last))? {
+            Some(text) => serde_json::from_str(&text).map_err(|e| sqlx::Error::Decode(e.into()))?,
+            None => ClaimEnd { more: true, ..ClaimEnd::default() },
+        };
         let mut answer = ClaimAnswer {
-            more: says_more(Some(last))?.unwrap_or(true),
-            next: next.map(seconds),
-            read_for: last.try_get::<Option<f64>, _>("read_s")?.map_or(Duration::ZERO, seconds),
+            more: end.more,
+            next: end.next.map(seconds),
+            read_for: seconds(end.reading),
+            unread: end.unread(),
             found_at: ScanStart {
-                groups: last.try_get("groups_at")?,
-                flags: last.try_get("flags_at")?,
-                flags_id: last.try_get::<Option<_>, _>("flags_id")?.unwrap_or_default(),
-                ungrouped: last.try_get("ungrouped_at")?,
+                groups: end.groups_at,
+                flags: end.flags_at,
+                flags_id: end.flags_id.unwrap_or_default(),
+                ungrouped: end.ungrouped_at,
             },
-            unread: unread(last)?,
             ..ClaimAnswer::default()
         };
-        answer.read_jobs(jobs, options, ReadyTimes::read(last)?)?;
+        answer.read_jobs(jobs, options, end.claimed_at)?;
         Ok(answer)
     }
 
@@ -142,65 +146,67 @@ impl Store {
         let ignore_before = time(ignore_before, "null");
         let [groups, flags, ungrouped] =
             [from.groups, from.flags, from.ungrouped].map(|from| time(from, "'-infinity'"));
+        let [terms, limits, front] =
+            ["claim_terms", "claim_limits", "claim_front"].map(|name| self.names.quoted(name));
         format!(
-            "select * from {claim}({queue}, {slots}, {ungrouped_first}, {max_attempts}, '{lease}', {own_lease}, \
-             {processor}, {ignore_before}, {groups}, {flags}, {flags_id}, {ungrouped}, {jobs_per_turn}, {followers}, {bytes})"
+            "select * from {claim}(({queue}, null, false, {processor}, {max_attempts}, '{lease}', {own_lease}, \
+             {ignore_before}, {jobs_per_turn}, true)::{terms}, ({slots}, {followers}, {bytes}, null)::{limits}, \
+             ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first})"
         )
     }
 }
 
-/// Returns what the last row of an answer says: `None` if it asks for another transaction.
-fn says_more(last: Option<&PgRow>) -> Result<Option<bool>, sqlx::Error> {
-    last.map_or(Ok(None), |last| last.try_get("more"))
+/// Returns how the claim ended, from the last row: `None` if it asks for another transaction.
+fn end_of(last: Option<&PgRow>) -> Result<Option<String>, sqlx::Error> {
+    last.map_or(Ok(None), |last| last.try_get("answer"))
 }
 
-/// Returns why the claim has not read all flags; `None` if it has.
-fn unread(last: &PgRow) -> Result<Option<Unread>, sqlx::Error> {
-    let left: Option<i64> = last.try_get("flags_id")?;
-    let late: Option<bool> = last.try_get("late")?;
-    let why = if late == Some(true) { Unread::Late } else { Unread::Filled };
-    Ok(left.map(|_| why))
+/// How a claim ended: `claim_answer` of the schema, without the jobs.
+#[derive(Debug, Default, Deserialize)]
+struct ClaimEnd {
+    more: bool,
+    next: Option<f64>,
+    /// In seconds.
+    reading: f64,
+    groups_at: Option<DateTime<Utc>>,
+    flags_at: Option<DateTime<Utc>>,
+    flags_id: Option<i64>,
+    late: Option<bool>,
+    ungrouped_at: Option<DateTime<Utc>>,
+    claimed_at: DateTime<Utc>,
+}
+
+impl ClaimEnd {
+    /// Returns why the claim has not read all flags; `None` if it has.
+    fn unread(&self) -> Option<Unread> {
+        self.flags_id.map(|_| if self.late == Some(true) { Unread::Late } else { Unread::Filled })
+    }
 }
 
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// When the groups of claimed jobs were ready.
-struct ReadyTimes {
+/// Returns how long a claimed job had waited. Its row has when its turn was ready, or when a claim
+/// that is taken over lapsed.
+fn waits(
+    row: &PgRow,
+    held: &HeldJob,
     claimed_at: DateTime<Utc>,
-    /// By the places of the jobs, with the aging of their priorities.
-    ready_ats: Vec<Option<DateTime<Utc>>>,
-    /// Whose the claims were that were taken over.
-    lost_by: Vec<Option<String>>,
-}
-
-impl ReadyTimes {
-    /// Reads the last row of an answer.
-    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            claimed_at: row.try_get("claimed_at")?,
-            ready_ats: row.try_get::<Option<_>, _>("ready_ats")?.unwrap_or_default(),
-            lost_by: row.try_get::<Option<_>, _>("lost_by")?.unwrap_or_default(),
-        })
+) -> Result<WaitsAtClaim, sqlx::Error> {
+    let due_at = held.created_at.max(held.run_at);
+    if row.try_get::<Option<Uuid>, _>("claim")?.is_none() {
+        return Ok(WaitsAtClaim::of_follower(claimed_at, due_at));
     }
-
-    /// Returns how long the job at a place had waited at its claim.
-    fn waits(&self, place: usize, held: &HeldJob, is_head: bool) -> WaitsAtClaim {
-        let (due_at, claimed_at) = (held.created_at.max(held.run_at), self.claimed_at);
-        if !is_head {
-            return WaitsAtClaim::of_follower(claimed_at, due_at);
-        }
-        let ready_at = self.ready_ats.get(place).copied().flatten();
-        if self.lost_by.get(place).is_some_and(Option::is_some) {
-            let lapsed_at = ready_at.unwrap_or(due_at);
-            return WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at);
-        }
-        // Put in line for another head, it may have another aging.
-        let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
-        let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
-        WaitsAtClaim::of_head(claimed_at, due_at, ready_at)
+    let ready_at: Option<DateTime<Utc>> = row.try_get("ready_at")?;
+    if row.try_get::<Option<String>, _>("lost_by")?.is_some() {
+        let lapsed_at = ready_at.unwrap_or(due_at);
+        return Ok(WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at));
     }
+    // Put in line for another head, it may have another aging.
+    let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
+    let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
+    Ok(WaitsAtClaim::of_head(claimed_at, due_at, ready_at))
 }
 
 impl ClaimAnswer {
@@ -209,14 +215,15 @@ impl ClaimAnswer {
         &mut self,
         rows: &[PgRow],
         options: ClaimOptions,
-        ready: ReadyTimes,
+        claimed_at: DateTime<Utc>,
     ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
-        for (place, row) in rows.iter().enumerate() {
+        for row in rows {
             let mut held = held_job(row)?;
             let job: i64 = row.try_get("id")?;
             let token: Option<Uuid> = row.try_get("claim")?;
-            held.waits = Some((ready.waits(place, &held, token.is_some()), now));
+            held.waits = Some((waits(row, &held, claimed_at)?, now));
+            self.taken_over.extend(row.try_get::<Option<String>, _>("lost_by")?);
             if let Some(token) = token {
                 let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                 let max_attempts =
@@ -240,7 +247,6 @@ impl ClaimAnswer {
             }
             self.known.insert(job, held);
         }
-        self.taken_over.extend(ready.lost_by.into_iter().flatten());
         Ok(())
     }
 }

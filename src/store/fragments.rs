@@ -107,13 +107,14 @@ pub(in crate::store) const FLAG_AT: &str =
     "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
 /// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired
-/// is no dead letter of its attempts, so it halts no group. `attempts` are those that were begun.
+/// is no dead letter of its attempts, so it halts no group. `attempts` are those that were begun,
+/// `terms` those of the claim.
 pub(in crate::store) fn disposition(attempts: &str) -> String {
     format!(
         "case when exists (select from {{schema}}.cancel_request r where r.job_id = j.id) then 'cancelled' \
-         when j.created_at < ignore_before then 'ignored' \
+         when j.created_at < terms.ignore_before then 'ignored' \
          when j.expires_at <= clock_timestamp() then 'expired' \
-         when {attempts} - j.attempts_forgiven >= coalesce(j.max_attempts, default_attempts) \
+         when {attempts} - j.attempts_forgiven >= coalesce(j.max_attempts, terms.default_attempts) \
            then 'exhausted' else 'run' end"
     )
 }

@@ -42,10 +42,13 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/enqueue.sql"),
     include_str!("../../sql/functions/claimed.sql"),
     include_str!("../../sql/functions/attempt.sql"),
+    include_str!("../../sql/functions/front.sql"),
     include_str!("../../sql/functions/adopt.sql"),
-    include_str!("../../sql/functions/due_in.sql"),
+    include_str!("../../sql/functions/tidy_flags.sql"),
+    include_str!("../../sql/functions/lock.sql"),
     include_str!("../../sql/functions/head.sql"),
-    include_str!("../../sql/functions/turn.sql"),
+    include_str!("../../sql/functions/start.sql"),
+    include_str!("../../sql/functions/defer.sql"),
     include_str!("../../sql/functions/ungrouped.sql"),
     include_str!("../../sql/functions/aging.sql"),
     include_str!("../../sql/functions/in_flight.sql"),
@@ -279,6 +282,7 @@ fn signature(text: &str) -> String {
     let types = arguments.filter(|argument| !argument.is_empty() && !argument.starts_with("out "));
     let types = types.map(|argument| {
         let argument = argument.split(" default ").next().unwrap_or(argument);
+        let argument = argument.trim_start_matches("inout ");
         let of = argument.split_once(char::is_whitespace).map_or(argument, |(_, of)| of.trim());
         of.trim_start_matches("{schema}.")
     });

@@ -39,7 +39,7 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
     step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
@@ -52,6 +52,8 @@ const STEPS: [Step; 9] = [
     step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
     // A claim of the version before would count an attempt as it begins, and adopt under another lock.
     step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
+    // The version before calls the claim with other arguments.
+    step(10, "claim types", include_str!("../../migrations/0010_claim_types.sql"), 10),
 ];
 
 /// The newest version that this crate knows.
@@ -614,8 +616,8 @@ mod tests {
     const FIRST_RELEASE: i64 = 9;
 
     /// Versions on which no program of the version before runs: groups are adopted under another
-    /// lock.
-    const ALL_STOPPED: [i64; 1] = [9];
+    /// lock, or claimed by a call with other arguments.
+    const ALL_STOPPED: [i64; 2] = [9, 10];
 
     #[test]
     fn the_version_before_runs_on_each_version() {

@@ -62,8 +62,9 @@ impl Scene {
     /// Begins a claim in the background. It waits at the gate.
     pub(in crate::interleavings) async fn claim_at_gate(&self) -> JoinHandle<PgConnection> {
         let claim = format!(
-            "select count(*) from seriatim.claim('{Q}', null, 10, false, 3, 3600, false, null, null, \
-             '-infinity', '-infinity', 0, '-infinity', 10, 10, 1000000, true, true)"
+            "select count(*) from seriatim.claim(('{Q}', null, false, null, 3, 3600, false, null, 10, true)::seriatim.claim_terms, \
+             (10, 10, 1000000, null)::seriatim.claim_limits, \
+             ('-infinity', '-infinity', 0, '-infinity')::seriatim.claim_front, false)"
         );
         let claiming = self.at_gate(claim).await;
         tokio::spawn(async move { claiming.await.unwrap().1 })

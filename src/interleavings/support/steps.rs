@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, number};
+use crate::interleavings::support::session::{begin, commit};
 use crate::job::disposition::Disposition;
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
@@ -93,8 +93,8 @@ impl Scene {
         limit: i64,
     ) -> Turns {
         let sql = format!(
-            "select t.locked::text, coalesce((t.locked).names, '{{}}') from \
-             (select (seriatim.lock_turns('{Q}', null, {limit}, '-infinity', clock_timestamp(), false)).turns as locked) t"
+            "select coalesce(l.turns::text, '{{}}'), array(select t.name from unnest(l.turns) t) from \
+             (select seriatim.lock_turns({TERMS}, 'line', {limit}, '-infinity', clock_timestamp()) as turns) l"
         );
         let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap();
         Turns { locked: row.get(0), groups: row.get(1) }
@@ -106,9 +106,12 @@ impl Scene {
         conn: &mut PgConnection,
         turns: &Turns,
     ) -> Heads {
-        let sql = "select t.heads::text, coalesce((t.heads).ids, '{}') from \
-             (select seriatim.read_heads($1, $2::seriatim.locked_turns, 3, null) as heads) t";
-        let row = sqlx::query(sql).bind(Q).bind(&turns.locked).fetch_one(conn).await.unwrap();
+        let sql = format!(
+            "select coalesce(h.turns::text, '{{}}'), array(select t.job from unnest(h.turns) t) from \
+             (select seriatim.read_heads({TERMS}, $1::seriatim.turn[]) as turns) h"
+        );
+        let read = sqlx::query(AssertSqlSafe(sql)).bind(&turns.locked).fetch_one(conn);
+        let row = read.await.unwrap();
         Heads { read: row.get(0), jobs: row.get(1) }
     }
 
@@ -116,14 +119,16 @@ impl Scene {
     pub(in crate::interleavings) async fn start(
         &self,
         conn: &mut PgConnection,
-        turns: &Turns,
         heads: &Heads,
         processor: Option<i64>,
     ) -> Vec<Claim> {
-        let sql = "select j.id, j.group_id, s.token, s.disposition, j.expires_at from seriatim.start_turns( \
-             $1, $2::seriatim.locked_turns, $3::seriatim.turn_heads, 10, 3, 0.5, false, $4, null, 1, 0, 1000000, false) t, \
-             unnest(t.jobs, t.tokens, t.dispositions) s(id, token, disposition) join seriatim.job j on j.id = s.id";
-        let start = sqlx::query(sql).bind(Q).bind(&turns.locked).bind(&heads.read).bind(processor);
+        let sql = format!(
+            "select j.id, j.group_id, s.token, s.disposition, j.expires_at from seriatim.start_turns( \
+             ('{Q}', null, false, $2, 3, 0.5, false, null, 1, true)::seriatim.claim_terms, \
+             (10, 0, 1000000, null)::seriatim.claim_limits, $1::seriatim.turn[]) t, \
+             unnest(t.jobs) s join seriatim.job j on j.id = s.id"
+        );
+        let start = sqlx::query(AssertSqlSafe(sql)).bind(&heads.read).bind(processor);
         let claim = |row: PgRow| Claim {
             job: row.get(0),
             followers: Vec::new(),
@@ -140,11 +145,13 @@ impl Scene {
     pub(in crate::interleavings) async fn defer(
         &self,
         conn: &mut PgConnection,
-        turns: &Turns,
         heads: &Heads,
     ) {
-        let sql = "select seriatim.defer_turns($1, $2::seriatim.locked_turns, $3::seriatim.turn_heads, true)";
-        let defer = sqlx::query(sql).bind(Q).bind(&turns.locked).bind(&heads.read);
+        let sql = format!(
+            "select seriatim.defer_turns({TERMS}, array( \
+             select t from unnest($1::seriatim.turn[]) t where t.job is null))"
+        );
+        let defer = sqlx::query(AssertSqlSafe(sql)).bind(&heads.read);
         defer.execute(conn).await.unwrap();
     }
 
@@ -152,11 +159,10 @@ impl Scene {
     pub(in crate::interleavings) async fn write(
         &self,
         conn: &mut PgConnection,
-        turns: &Turns,
         heads: &Heads,
     ) -> Vec<Claim> {
-        let started = self.start(conn, turns, heads, None).await;
-        self.defer(conn, turns, heads).await;
+        let started = self.start(conn, heads, None).await;
+        self.defer(conn, heads).await;
         commit(conn).await;
         started
     }
@@ -168,7 +174,7 @@ impl Scene {
     ) -> Vec<Claim> {
         let turns = self.lock_turns(conn, 10).await;
         let heads = self.read_heads(conn, &turns).await;
-        self.write(conn, &turns, &heads).await
+        self.write(conn, &heads).await
     }
 
     /// Releases claims; returns how many are released or over.
@@ -239,14 +245,29 @@ pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
     ClaimBounds::new(slots, 0, false, ScanStart::default())
 }
 
-/// Adopts in the open transaction.
+/// Adopts in the open transaction, and puts what it adopted in line, as a claim does that has no
+/// slot left for it.
 pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
-        "select (a.adopted + seriatim.tidy_flags('{Q}', a.idle, a.resting, 'infinity'))::int8 from \
-         seriatim.adopt('{Q}', null, {limit}, '-infinity', 0, clock_timestamp(), false, clock_timestamp(), 'infinity', false) a"
+        "select a.turns::text, seriatim.tidy_flags('{Q}', a.idle, a.resting, 'infinity')::int8 from \
+         seriatim.adopt({TERMS}, ('-infinity', 0, clock_timestamp(), false)::seriatim.flag_range, \
+         {limit}, clock_timestamp(), 'infinity') a"
     );
-    usize::try_from(number(conn, &sql).await).unwrap()
+    let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(&mut *conn).await.unwrap();
+    let (turns, tidied): (String, i64) = (row.get(0), row.get(1));
+    // A younger snapshot than the locks'.
+    let sql = format!(
+        "select count(*), seriatim.defer_turns({TERMS}, array_agg( \
+         (t.name, t.line, t.head_id, t.ready_at, t.flags, null, null, null, t.head_id, 'run', true, 1, null)::seriatim.turn)) \
+         from unnest($1::seriatim.turn[]) t where t.line is not null or not exists ( \
+         select from seriatim.queue_group g where g.queue = '{Q}' and g.group_id = t.name)"
+    );
+    let row = sqlx::query(AssertSqlSafe(sql)).bind(turns).fetch_one(conn).await.unwrap();
+    usize::try_from(row.get::<i64, _>(0) + tidied).unwrap()
 }
+
+/// A worker's claim, to a step of its.
+const TERMS: &str = "('q', null, false, null, 3, 0.5, false, null, 1, true)::seriatim.claim_terms";
 
 pub(in crate::interleavings) fn succeeded() -> Outcome {
     Outcome::Succeeded { result: "null".into() }

@@ -1,0 +1,116 @@
+-- The front of a queue: where its lines begin. Probes that read one entry of an index each, lock
+-- nothing, and become part of the statement that asks.
+
+-- Returns the place of the first group in line from `from_at` on and up to `until_at`.
+create or replace function {schema}.first_group(of_queue text, from_at timestamptz, until_at timestamptz)
+returns table (ready_at timestamptz)
+language sql stable
+as $$
+  select g.ready_at from {schema}.queue_group g
+  where g.queue = of_queue and g.ready_at >= from_at and g.ready_at <= until_at and g.ready_at < 'infinity'
+  order by g.ready_at limit 1
+$$;
+
+-- Returns the place of the first flag behind `from_at`, `from_id` and up to `until_at`.
+create or replace function {schema}.first_flag(of_queue text, from_at timestamptz, from_id bigint,
+  until_at timestamptz)
+returns table (flag_at timestamptz)
+language sql stable
+as $$
+  select {flag_at} from {schema}.job j
+  where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (from_at, from_id)
+  order by {flag_at} limit 1
+$$;
+
+-- Returns the place of the first queued job without a group from `from_at` on and up to `until_at`.
+create or replace function {schema}.first_ungrouped(of_queue text, from_at timestamptz, until_at timestamptz)
+returns table (turn_at timestamptz)
+language sql stable
+as $$
+  select j.turn_at from {schema}.job j
+  where j.queue = of_queue and j.group_id is null and j.status = 'queued'
+    and j.turn_at >= from_at and j.turn_at <= until_at
+  order by j.turn_at limit 1
+$$;
+
+-- Returns in how many seconds a claim of the queue may find something, also if another transaction
+-- has locked what is due; null if nothing will be due, as far as is known. Of a paused queue
+-- nothing is due before the pause ends. The caller has plans pinned.
+create or replace function {schema}.due_in(of_queue text) returns float8
+language plpgsql volatile
+as $$
+declare
+  resumes_at timestamptz;
+begin
+  select q.paused_until into resumes_at from {schema}.queue q where q.name = of_queue and {paused_q};
+  if found then
+    return extract(epoch from resumes_at - clock_timestamp());
+  end if;
+  return extract(epoch from nullif(least(
+      (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
+      -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
+      (select min(f.flag_at) from (
+          select j.group_id, {flag_at} as flag_at from {schema}.job j
+          where j.queue = of_queue and j.flagged
+          order by {flag_at} limit 8) f
+        where (select g.job_id from {schema}.queue_group g
+          where g.queue = of_queue and g.group_id between f.group_id and f.group_id
+          order by g.group_id desc limit 1) is null),
+      (select f.turn_at from {schema}.first_ungrouped(of_queue, '-infinity', 'infinity') f),
+      (select j.lease_until from {schema}.job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'started'
+          -- Behind that are the leases of the living, and those that many ended jobs had. The grace
+          -- of a suspicion is shorter.
+          and j.lease_until <= now() + interval '2 s'
+        order by j.lease_until limit 1)),
+    'infinity') - clock_timestamp());
+end $$;
+
+-- Returns which of these queues a receive may find something in now.
+create or replace function due_queues(queues text[]) returns setof text
+language sql volatile
+set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+  select q.name from unnest(queues) q(name) where due_in(q.name) <= 0
+$$;
+
+-- Returns what a claim finds up to `until_at` behind a front: the places of the first group, flag
+-- and job without a group; whether claims of jobs without a group have lapsed; whether priorities
+-- are to be aged; and whether the queue is paused, or has a limit of jobs in flight.
+--
+-- Locks: a job whose claim lapsed NO KEY UPDATE, skips.
+create or replace function {schema}.read_front(terms {schema}.claim_terms, behind {schema}.claim_front,
+  until_at timestamptz, out ungrouped_at timestamptz, out groups_at timestamptz, out flags_at timestamptz,
+  out lapsed boolean, out aging boolean, out bound text)
+language plpgsql volatile
+as $$
+begin
+  select
+    (select f.turn_at from {schema}.first_ungrouped(terms.queue, behind.ungrouped_at, until_at) f),
+    (select f.ready_at from {schema}.first_group(terms.queue, behind.groups_at, until_at) f),
+    least(
+      (select f.flag_at from {schema}.first_flag(terms.queue, behind.flags_at, behind.flags_id, until_at) f),
+      -- A priority comes in before where this claim begins to read.
+      case when behind.flags_at > '-infinity' and behind.flags_id = 0 then (
+        select j.turn_at from {schema}.job j
+        where j.queue = terms.queue and j.flagged and j.priority > 0 and j.turn_at <= until_at
+        order by j.turn_at limit 1) end),
+    (select j.lease_until from {schema}.job j
+      -- A claim of one group leaves others' jobs unlocked.
+      where terms.group_id is null and j.queue = terms.queue and j.group_id is null and j.status = 'started'
+        and j.lease_until <= until_at and j.lease_until >= behind.ungrouped_at
+      -- A handler by transaction has it locked as long as it runs.
+      order by j.lease_until limit 1 for no key update skip locked) is not null,
+    (select g.ready_at from {schema}.queue_group g
+      where g.queue = terms.queue and g.aging_priority > 0
+        and g.ready_at <= until_at and g.ready_at >= behind.groups_at
+      order by g.ready_at limit 1) is not null
+    or (select j.run_at from {schema}.job j
+      where j.queue = terms.queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
+        and (j.group_id is null or j.flagged) and j.run_at <= until_at and j.run_at >= behind.ungrouped_at
+      order by j.run_at limit 1) is not null,
+    (select case when {paused_q} then 'paused' when q.in_flight_limit is not null then 'limited' end
+      from {schema}.queue q where q.name = terms.queue)
+    into ungrouped_at, groups_at, flags_at, lapsed, aging, bound;
+end $$;
