@@ -142,11 +142,7 @@ impl Scene {
     }
 
     /// Defers the groups whose heads are not started, in the open transaction.
-    pub(in crate::interleavings) async fn defer(
-        &self,
-        conn: &mut PgConnection,
-        heads: &Heads,
-    ) {
+    pub(in crate::interleavings) async fn defer(&self, conn: &mut PgConnection, heads: &Heads) {
         let sql = format!(
             "select seriatim.defer_turns({TERMS}, array( \
              select t from unnest($1::seriatim.turn[]) t where t.job is null))"
