@@ -8,7 +8,7 @@ use crate::state::{GroupRow, JobRow, Ready, Rows, State, Status, Step, each, low
 
 const NO_CLAIM: GroupRow = GroupRow {
     claim: None,
-    job: None,
+    jobs: 0,
     started: false,
     suspect: None,
     claimed_by: None,
@@ -136,9 +136,14 @@ impl Protocol {
         let row = GroupRow { head, ..NO_CLAIM };
         match s.lock_job(w, head) {
             Some(job) if job.status.unfinished() && job.due => {
-                let row = self.start_job(s, w, head, job, &row);
-                s.insert_group(w, row);
                 s.seen.wrong_head |= wrong;
+                if self.leads(w, job, &row) {
+                    s.insert_group(w, row);
+                    s.workers[w].step = Step::FollowSee { head };
+                } else {
+                    let row = self.start_job(s, w, (head, 0), job, &row);
+                    s.insert_group(w, row);
+                }
             }
             Some(job) if job.status.unfinished() => {
                 s.insert_group(w, GroupRow { ready: Ready::Sleep(head), ..row });
@@ -147,7 +152,7 @@ impl Protocol {
         }
         // One that was over may have been retried since the head was read.
         let blind = self.is(Mutation::ClearWithoutCheck);
-        let claims = matches!(s.workers[w].step, Step::ClaimCommit { .. });
+        let claims = matches!(s.workers[w].step, Step::ClaimCommit { .. } | Step::FollowSee { .. });
         let stands_for = |id: u8| id > head || id == head && !claims;
         self.clear(s, w, flags, |id, job| blind || stands_for(id) || job.is_over());
         if !claims {

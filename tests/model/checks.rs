@@ -15,7 +15,7 @@ use crate::story::tell;
 
 pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false, delayed: false };
 pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false, delayed: false };
-const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
+pub const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
 pub const NO_FAULTS: Faults = Faults {
     crashes: 0,
     sessions: 0,
@@ -47,12 +47,17 @@ pub fn plain(producers: &[Enqueue]) -> Protocol {
         out_of_attempts: OutOfAttempts::Continue,
         may_fail: false,
         may_release: false,
-        may_chain: false,
+        turn: 1,
         deadly: None,
         symmetric: false,
         forgetful: false,
         mutation: None,
     }
+}
+
+/// Returns a configuration in which a claim takes two jobs for one turn.
+pub fn turns(producers: &[Enqueue]) -> Protocol {
+    Protocol { turn: 2, ..plain(producers) }
 }
 
 fn leased(producers: &[Enqueue]) -> Protocol {
@@ -138,25 +143,43 @@ fn claims_that_are_released() {
 }
 
 #[test]
-fn turns_that_are_chained() {
-    let on = |producers: &[Enqueue]| Protocol { may_chain: true, ..plain(producers) };
+fn turns_of_several_jobs() {
     let late = Enqueue { may_roll_back: true, ..TWO };
-    check("two jobs that may roll back, and one", &on(&[late, ONE]));
-    check("three jobs", &on(&[ONE, ONE, ONE]));
-    check("and a crash", &Protocol { faults: CRASH, ..on(&[TWO]) });
-    check("and a session or an answer", &Protocol { faults: SESSION, ..on(&[TWO]) });
-    check("and errors", &Protocol { may_fail: true, ..on(&[ONE, ONE]) });
-    check("and a cancel", &Protocol { requests: vec![Request::Cancel(1)], ..on(&[ONE, ONE]) });
-    check("and a deadly job", &Protocol { deadly: Some(1), ..on(&[ONE, ONE]) });
+    check("two jobs that may roll back, and one", &turns(&[late, ONE]));
+    check("three jobs", &turns(&[ONE, ONE, ONE]));
+    check("a turn of three jobs", &Protocol { turn: 3, ..plain(&[TWO, ONE]) });
+    check("and errors", &Protocol { may_fail: true, ..turns(&[TWO]) });
+    check("and claims that are released", &Protocol { may_release: true, ..turns(&[TWO]) });
 }
 
 #[test]
-fn chained_jobs_whose_hold_fails() {
+fn turns_whose_workers_die() {
+    check("a crash", &Protocol { faults: CRASH, ..turns(&[TWO]) });
+    check("a session or an answer", &Protocol { faults: SESSION, ..turns(&[TWO]) });
+    check("a deadly job", &Protocol { deadly: Some(1), ..turns(&[ONE, ONE]) });
     let faults = Faults { holds: 1, ..NO_FAULTS };
-    let on = |jobs: &[Enqueue]| Protocol { faults, may_chain: true, ..plain(jobs) };
-    check("a hold that fails behind a commit", &on(&[ONE, ONE]));
+    check("a hold that fails behind a commit", &Protocol { faults, ..turns(&[ONE, ONE]) });
+}
+
+#[test]
+fn turns_under_a_lease() {
+    let leased = |jobs: &[Enqueue]| Protocol { hold: Hold::Lease, ..turns(jobs) };
+    check("three jobs", &leased(&[TWO, ONE]));
+    check("a lapse, and tx()", &Protocol { faults: LAPSE, tx: true, ..leased(&[TWO]) });
+    check("a crash", &Protocol { faults: CRASH, ..leased(&[TWO]) });
+    check("a session or an answer", &Protocol { faults: SESSION, ..leased(&[TWO]) });
     let requests = vec![Request::Cancel(1)];
-    check("and a cancel", &Protocol { requests, ..on(&[TWO]) });
+    check("a cancel", &Protocol { requests, ..leased(&[TWO]) });
+}
+
+#[test]
+fn turns_beside_an_operator() {
+    for request in [Request::Cancel(1), Request::Skip(1), Request::Move(1)] {
+        let requests = vec![request];
+        check("a request for a follower", &Protocol { requests, ..turns(&[TWO]) });
+    }
+    let requests = vec![Request::Move(0)];
+    check("a move of the head", &Protocol { requests, ..turns(&[TWO]) });
 }
 
 #[test]
@@ -355,8 +378,8 @@ fn larger_bounds() {
         return;
     }
     let requests = vec![Request::Cancel(0)];
-    let on = Protocol { may_chain: true, ..plain(&[TWO, ONE]) };
-    check("a chained turn, and a cancel", &Protocol { requests, ..on.clone() });
+    let on = Protocol { turn: 3, ..plain(&[TWO, ONE]) };
+    check("a turn of three jobs, and a cancel", &Protocol { requests, ..on.clone() });
     check("and a crash", &Protocol { faults: CRASH, ..on });
     check("a crash, three jobs", &Protocol { faults: CRASH, ..plain(&[TWO, ONE]) });
     check("a session, three jobs", &Protocol { faults: SESSION, ..plain(&[TWO, ONE]) });

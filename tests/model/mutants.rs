@@ -1,6 +1,6 @@
 //! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
-use crate::checks::{NO_FAULTS, ONE, TWO, plain, present, stops};
+use crate::checks::{NO_FAULTS, ONE, THREE, TWO, plain, present, stops, turns};
 use crate::ending::walk;
 use crate::mutation::Mutation;
 use crate::operator::Request;
@@ -115,13 +115,6 @@ fn a_promotion_that_is_no_start_suspects_living_processes() {
     let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
     let model = Protocol { faults, ..present(&[ONE]) };
     breaks(Mutation::PromotionIsNoStart, model, ONE_AT_A_TIME);
-}
-
-#[test]
-fn a_chained_job_that_is_forgotten_loses_an_attempt() {
-    let faults = Faults { holds: 1, ..NO_FAULTS };
-    let model = Protocol { faults, may_chain: true, ..plain(&[TWO]) };
-    breaks(Mutation::ChainForgetsNext, model, NOT_LEFT);
 }
 
 #[test]
@@ -271,21 +264,52 @@ fn a_claim_released_without_its_token_is_another_ones() {
 }
 
 #[test]
-fn a_chained_turn_without_the_jobs_lock_names_a_cancelled_job() {
-    let model = Protocol { may_chain: true, requests: vec![Request::Cancel(1)], ..plain(&[TWO]) };
-    breaks(Mutation::ChainWithoutLock, model, ENDS_ONCE);
+fn a_turn_that_goes_on_without_a_look_at_its_claim_runs_beside_another() {
+    let faults = Faults { lapses: 1, ..NO_FAULTS };
+    let model = Protocol { faults, hold: Hold::Lease, ..turns(&[TWO]) };
+    breaks(Mutation::RecordWithoutToken, model.clone(), STALE);
+    breaks(Mutation::BeginAfterTheGrace, model, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_chained_turn_that_raises_the_head_strands_a_job() {
-    let model = Protocol { may_chain: true, ..plain(&[ONE, ONE, ONE]) };
-    breaks(Mutation::ChainRaisesHead, model, NOTHING_LOST);
+fn a_take_over_that_raises_the_head_strands_a_late_job() {
+    breaks(Mutation::TakeOverRaisesHead, turns(&[ONE, ONE, ONE]), NOTHING_LOST);
 }
 
 #[test]
-fn a_chained_turn_that_reads_only_behind_skips_a_late_job() {
-    let model = Protocol { may_chain: true, ..plain(&[ONE, TWO]) };
-    breaks(Mutation::ChainReadsOnlyBehind, model, ORDER);
+fn a_take_over_that_counts_the_whole_turn_charges_jobs_that_never_began() {
+    breaks(Mutation::TakeOverCountsAll, turns(&[TWO]), ATTEMPTS);
+}
+
+#[test]
+fn followers_without_a_lock_or_past_one_are_not_next() {
+    let model = Protocol { requests: vec![Request::Cancel(1)], turn: 3, ..plain(&[THREE]) };
+    breaks(Mutation::FollowWithoutLock, model.clone(), ENDS_ONCE);
+    breaks(Mutation::FollowPastGap, model, ORDER);
+}
+
+#[test]
+fn followers_read_later_than_their_head_run_before_a_late_job() {
+    breaks(Mutation::FollowBesideLate, turns(&[ONE, ONE, ONE]), ORDER);
+}
+
+#[test]
+fn a_turn_that_goes_on_after_a_failure_runs_a_job_before_it() {
+    breaks(Mutation::GoOnAfterFailure, Protocol { may_fail: true, ..turns(&[TWO]) }, ORDER);
+}
+
+#[test]
+fn an_operator_that_looks_at_the_first_job_only_takes_one_of_its_turn() {
+    for request in [Request::Cancel(1), Request::Skip(1), Request::Move(1)] {
+        let model = Protocol { requests: vec![request], ..turns(&[TWO]) };
+        breaks(Mutation::LookAtFirstOnly, model, ENDS_ONCE);
+    }
+}
+
+#[test]
+fn a_turn_that_is_forgotten_behind_a_failed_hold_is_left_behind() {
+    let faults = Faults { holds: 1, ..NO_FAULTS };
+    breaks(Mutation::TurnForgetsNext, Protocol { faults, ..turns(&[TWO]) }, NOT_LEFT);
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub struct Protocol {
     pub may_fail: bool,
     /// Claims may be released before their handlers begin.
     pub may_release: bool,
-    /// The settle of a success may claim the group's next job (a chained turn).
-    pub may_chain: bool,
+    /// How many jobs of the group a worker's claim takes for one turn at most.
+    pub turn: usize,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     /// States that differ only in which worker is which are one state.
@@ -74,6 +74,7 @@ pub enum Action {
     Step(usize),
     PassBy(usize),
     Returns(usize, RunResult),
+    SliceEnds(usize),
     FirstTx(usize),
     Release(usize),
     ReceiveAgain(usize),
@@ -146,7 +147,7 @@ impl fmt::Display for Protocol {
         )?;
         write!(f, ", recoveries {recoveries}, terminations {terminations}")?;
         write!(f, ", promotions {promotions}, holds {holds}")?;
-        write!(f, "; requests {:?}", self.requests)
+        write!(f, "; turns of {}, requests {:?}", self.turn, self.requests)
     }
 }
 
@@ -173,6 +174,7 @@ impl Protocol {
             Action::Step(w) => self.step(s, w),
             Action::PassBy(w) => self.pass_by(s, w),
             Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
+            Action::SliceEnds(w) => !self.runs_deadly(s, w) && self.slice_ends(s, w),
             Action::FirstTx(w) => self.first_tx(s, w),
             Action::Release(w) => self.release(s, w),
             Action::ReceiveAgain(w) => self.receive_again(s, w),
@@ -293,6 +295,7 @@ impl Model for Protocol {
                 actions.extend([
                     Action::Returns(w, RunResult::Success),
                     Action::Returns(w, RunResult::Error),
+                    Action::SliceEnds(w),
                     Action::FirstTx(w),
                     Action::DropHandler(w),
                     Action::Kills(w),
@@ -360,7 +363,8 @@ impl Model for Protocol {
             *before &= !over;
         }
         if self.forgetful {
-            s.forget(over & !self.may_come_back(&s));
+            let named = s.rows.group.map_or(0, |row| row.jobs);
+            s.forget(over & !named & !self.may_come_back(&s));
         }
         if self.symmetric {
             s.sort_workers(self.workers);

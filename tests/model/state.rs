@@ -89,8 +89,9 @@ pub enum Ready {
 pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,
-    pub job: Option<u8>,
-    /// The claim has begun an attempt, which its job's row counts when it has ended.
+    /// The jobs of the claim's turn, a bit for each, until it ends. They run in order.
+    pub jobs: u8,
+    /// The claim has begun an attempt, which the row of its first job counts when it has ended.
     pub started: bool,
     pub suspect: Option<u8>,
     pub claimed_by: Option<u8>,
@@ -105,7 +106,7 @@ pub struct GroupRow {
 impl GroupRow {
     /// Returns whether the job is claimed.
     pub fn names(&self, job: u8) -> bool {
-        self.job == Some(job)
+        self.jobs & 1 << job != 0
     }
 
     /// Returns whether its claim is strict, and over.
@@ -153,6 +154,11 @@ impl Rows {
         self.group.is_some_and(|row| row.names(job))
     }
 
+    /// Returns the first job of the claim that has not ended: it runs, or is next.
+    pub fn current(&self) -> Option<u8> {
+        lowest(self.group?.jobs & self.unfinished())
+    }
+
     pub fn flagged(&self) -> u8 {
         self.which(|_, row| row.flagged)
     }
@@ -188,7 +194,7 @@ pub struct Faults {
     pub promotions: u8,
     /// Leases of living workers that are not extended in time.
     pub lapses: u8,
-    /// Holds of a chained job that fail though the commit before them got through.
+    /// Holds of a turn's next job that fail though the commit before them got through.
     pub holds: u8,
 }
 

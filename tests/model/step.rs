@@ -16,7 +16,10 @@ pub enum RunResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     pub token: u8,
+    /// The job of the turn that runs, or is next.
     pub job: u8,
+    /// Those behind it in the turn, a bit for each.
+    pub followers: u8,
     pub attempts: u8,
     pub exhausted: bool,
 }
@@ -28,6 +31,8 @@ pub enum Then {
     Handle,
     /// The first `tx()` of a handler that a lease keeps.
     Tx,
+    /// To record a success in the middle of a turn, which goes on.
+    Stay,
     /// To record the result of the run.
     Record(RunResult),
     /// To release the claim: no slot has come free for its job.
@@ -71,6 +76,13 @@ pub enum Step {
         head: u8,
         wrong: bool,
         alone: bool,
+    },
+    FollowSee {
+        head: u8,
+    },
+    FollowLock {
+        head: u8,
+        next: u8,
     },
     SleepClear {
         head: u8,
@@ -119,18 +131,8 @@ pub enum Step {
     },
     Retire,
     SettleCommit,
-    // Settle, and chain the group's next job.
-    ChainSee {
-        followed: bool,
-    },
-    ChainLock {
-        followed: bool,
-        next: u8,
-        wrong: bool,
-    },
-    ChainCommit {
-        claim: Claim,
-    },
+    /// The turn goes on behind the commit.
+    StayCommit,
 }
 
 /// The heads that a snapshot shows of the group.

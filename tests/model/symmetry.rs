@@ -108,10 +108,8 @@ impl State {
         }
         for worker in &mut self.workers {
             renamed.in_claim(worker.claim.as_mut());
-            match &mut worker.step {
-                Step::ClaimCommit { claim } => renamed.in_claim(claim.as_mut()),
-                Step::ChainCommit { claim } => renamed.in_claim(Some(claim)),
-                _ => {}
+            if let Step::ClaimCommit { claim } = &mut worker.step {
+                renamed.in_claim(claim.as_mut());
             }
         }
     }
