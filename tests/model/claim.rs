@@ -137,9 +137,11 @@ impl Protocol {
             return;
         }
         if lost {
-            s.write_job(w, head, job);
-            if self.is(Mutation::TakeOverCountsAll) {
-                self.count_followers(s, w, group.jobs & !(1 << head));
+            let all = self.is(Mutation::TakeOverCountsAll);
+            for id in each(if all { group.jobs } else { 1 << head }) {
+                if let Some(job) = s.lock_job(w, id).filter(|job| job.status.unfinished()) {
+                    s.write_job(w, id, job.ended(job.status, true));
+                }
             }
         }
         s.seen.wrong_head |= wrong;
@@ -152,15 +154,6 @@ impl Protocol {
         s.write_group(w, GroupRow { head: if raises { head } else { group.head }, ..row });
     }
 
-    /// Of a mutation: counts attempts that were never begun.
-    fn count_followers(&self, s: &mut State, w: usize, followers: u8) {
-        for id in each(followers) {
-            if let Some(job) = s.lock_job(w, id).filter(|job| job.status.unfinished()) {
-                s.write_job(w, id, job.ended(job.status, true));
-            }
-        }
-    }
-
     fn is_exhausted(&self, job: JobRow) -> bool {
         job.counted() >= self.max_attempts
     }
@@ -170,8 +163,8 @@ impl Protocol {
         if self.is(Mutation::FenceByAttempts) { job.attempts } else { 0 }
     }
 
-    /// Returns the group's row as claimed for a job and its followers, which are locked. They are not
-    /// written: whoever ends the job's attempt counts it.
+    /// Returns the group's row as claimed for a job and its followers, which are locked. None is
+    /// written: whoever ends an attempt counts it.
     pub fn start_job(
         &self,
         s: &mut State,
@@ -260,14 +253,6 @@ impl Protocol {
 
 /// Returns the group's row as a settle leaves it, with the turn passed on.
 pub fn freed(row: &GroupRow) -> GroupRow {
-    GroupRow {
-        claim: None,
-        jobs: 0,
-        started: false,
-        suspect: None,
-        claimed_by: None,
-        strict: false,
-        ready: Ready::Due,
-        ..*row
-    }
+    let GroupRow { head, halted_by, park_to, .. } = *row;
+    GroupRow { head, halted_by, park_to, ..GroupRow::default() }
 }

@@ -85,13 +85,13 @@ pub enum Mutation {
     FollowWithoutLock,
     /// A turn leaves a follower out that another transaction has locked, and names the one behind.
     FollowPastGap,
-    /// A claim reads followers later than the head, and does not ask whether that is still the head.
+    /// A claim reads followers later than the head, and does not ask for the head once more.
     FollowBesideLate,
     /// The next handler of a turn begins though the grace of its claim is over.
     BeginAfterTheGrace,
     /// A turn goes on with its next job behind one that failed.
     GoOnAfterFailure,
-    /// An operator asks whether a job is the one that runs, and not whether its turn names it.
+    /// An operator asks whether a job is the first of a turn, and not whether the turn names it.
     LookAtFirstOnly,
     /// A move to another queue takes a flag along, and flags no job that stays.
     MoveWithoutFlag,

@@ -120,7 +120,8 @@ impl Protocol {
 
     /// Returns whether a claim names the job: as the one that runs, or as one behind it.
     pub fn finds_claimed(&self, rows: &Rows, job: u8) -> bool {
-        let looks = !self.is(Mutation::LookAtFirstOnly) || rows.group.and_then(|row| lowest(row.jobs)) == Some(job);
+        let looks = !self.is(Mutation::LookAtFirstOnly)
+            || rows.group.and_then(|row| lowest(row.jobs)) == Some(job);
         looks && rows.is_claimed(job)
     }
 

@@ -48,8 +48,8 @@ fn in_order(s: &State) -> bool {
     !s.seen.wrong_head && !early
 }
 
-/// Returns whether the jobs that the group's row names are unfinished, and in this queue. Those that
-/// have succeeded in their turn have another one behind them.
+/// Returns whether the jobs that the group's row names are unfinished, and in this queue. One that
+/// has succeeded in its turn has another one behind it.
 fn is_unfinished_while_claimed(s: &State) -> bool {
     let Some(row) = s.rows.group.filter(|row| row.jobs != 0) else { return true };
     let done = |job| s.rows.status(job) == Some(Status::Succeeded);

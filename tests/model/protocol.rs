@@ -11,14 +11,16 @@ use crate::state::{
     Worker, each,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Hold {
+    #[default]
     Transaction,
     Lease,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OutOfAttempts {
+    #[default]
     Continue,
     Halt,
     Park,
@@ -34,7 +36,7 @@ pub struct Enqueue {
 }
 
 /// A configuration: the work, and the faults that may occur.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[allow(clippy::struct_excessive_bools)] // What there is and what is not.
 pub struct Protocol {
     pub producers: Vec<Enqueue>,
@@ -134,19 +136,12 @@ impl Action {
 /// Prints its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { crashes, sessions, restarts, lapses, holds, .. } = self.faults;
-        let Faults { recoveries, terminations, promotions, .. } = self.faults;
         let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
         write!(f, "1 group, {} workers, jobs {jobs:?}, hold: {:?}", self.workers, self.hold)?;
         write!(f, ", receivers {}", self.receivers.count_ones())?;
         write!(f, "{}", if self.strict { ", strict" } else { "" })?;
         write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
-        write!(
-            f,
-            "; crashes {crashes}, sessions {sessions}, restarts {restarts}, lapses {lapses}"
-        )?;
-        write!(f, ", recoveries {recoveries}, terminations {terminations}")?;
-        write!(f, ", promotions {promotions}, holds {holds}")?;
+        write!(f, "; at most {:?}", self.faults)?;
         write!(f, "; turns of {}, requests {:?}", self.turn, self.requests)
     }
 }
@@ -162,6 +157,11 @@ impl Protocol {
 
     pub fn with(mut self, mutation: Mutation) -> Self {
         self.mutation = Some(mutation);
+        self
+    }
+
+    pub fn asking(mut self, requests: &[Request]) -> Self {
+        self.requests = requests.to_vec();
         self
     }
 
@@ -229,21 +229,12 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let worker = Worker {
-            step: Step::Idle,
-            claim: None,
-            handler: false,
-            unrecorded: RunResult::default(),
-            present: self.presence,
-            knows_down: false,
-            found_dead: None,
-        };
-        let mut workers = [worker; WORKERS];
-        workers[self.workers..].fill(Worker { step: Step::Dead, present: false, ..worker });
+        let mut workers = [Worker::new(Step::Dead, false); WORKERS];
+        workers[..self.workers].fill(Worker::new(Step::Idle, self.presence));
         let mut producers = [Producer::Done; JOBS];
         producers[..self.producers.len()].fill(Producer::Waiting);
         vec![State {
-            rows: crate::state::Rows::default(),
+            rows: <_>::default(),
             transactions: <_>::default(),
             locks: <_>::default(),
             producers,
@@ -329,15 +320,12 @@ impl Model for Protocol {
         if !s.all_back {
             actions.push(Action::AllBack);
         }
-        if s.faults.restarts > 0 {
-            actions.push(Action::Restart);
-        }
-        if s.faults.recoveries > 0 {
-            actions.push(Action::Recover);
-        }
-        if s.faults.promotions > 0 {
-            actions.push(Action::Promote);
-        }
+        let faults = [
+            (s.faults.restarts, Action::Restart),
+            (s.faults.recoveries, Action::Recover),
+            (s.faults.promotions, Action::Promote),
+        ];
+        actions.extend(faults.iter().filter(|(left, _)| *left > 0).map(|(_, fault)| fault));
         if s.faults.terminations > 0 {
             actions.extend((0..self.workers).map(Action::Terminate));
         }

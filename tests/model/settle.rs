@@ -174,8 +174,8 @@ impl Protocol {
         }
     }
 
-    /// Commits. P10: a session that settles has the claim as of now. P9: an attempt is counted once,
-    /// in the transaction in which its job or its claim ends. A receiver's may begin and end in one.
+    /// Commits. P10: a session that settles has the claim now. P9: an attempt is counted once,
+    /// in the transaction that ends its job or its claim. A receiver's may begin and end in one.
     pub fn commit_counted(&self, s: &mut State, w: usize) {
         let before = s.rows;
         let token = before.group.and_then(|row| row.claim);

@@ -12,8 +12,9 @@ pub const OPERATOR: usize = WORKERS;
 pub const MAINTENANCE: usize = WORKERS + 1;
 pub const SESSIONS: usize = WORKERS + 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Status {
+    #[default]
     /// Waits, or runs: whether a job is claimed is in its group's row alone.
     Queued,
     Succeeded,
@@ -31,7 +32,7 @@ impl Status {
 }
 
 /// A row of `job`. Its place in the array is its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct JobRow {
     pub status: Status,
     pub flagged: bool,
@@ -68,8 +69,9 @@ impl JobRow {
 }
 
 /// Meaning of `ready_at`: a time that is over, or the kind of time that it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Ready {
+    #[default]
     Due,
     Lease,
     /// After a suspicion: by the failure detector, or by a claim that met a lease that was over.
@@ -85,7 +87,7 @@ pub enum Ready {
 }
 
 /// The row of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,

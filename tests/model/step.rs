@@ -46,92 +46,44 @@ pub enum Step {
     Dead,
     Idle,
     // Claim: adopt, by the flags that were seen. None of them is locked.
-    WakeLock {
-        flags: u8,
-        wakes: bool,
-    },
-    ShareLock {
-        flags: u8,
-    },
-    GroupLock {
-        flags: u8,
-    },
-    GroupSee {
-        flags: u8,
-    },
-    Insert {
-        flags: u8,
-        head: Option<u8>,
-        wrong: bool,
-    },
+    WakeLock { flags: u8, wakes: bool },
+    ShareLock { flags: u8 },
+    GroupLock { flags: u8 },
+    GroupSee { flags: u8 },
+    Insert { flags: u8, head: Option<u8>, wrong: bool },
     // Claim: take turns, read heads, write.
     TakeSee,
-    TakeLock {
-        seen: HeadSnapshot,
-    },
-    HeadSee {
-        seen: HeadSnapshot,
-    },
-    HeadLock {
-        head: u8,
-        wrong: bool,
-        alone: bool,
-    },
-    FollowSee {
-        head: u8,
-    },
-    FollowLock {
-        head: u8,
-        next: u8,
-    },
-    SleepClear {
-        head: u8,
-    },
+    TakeLock { seen: HeadSnapshot },
+    HeadSee { seen: HeadSnapshot },
+    HeadLock { head: u8, wrong: bool, alone: bool },
+    FollowSee { head: u8 },
+    FollowLock { head: u8, next: u8 },
+    SleepClear { head: u8 },
     RetireFreeSee,
-    RetireFreeLock {
-        drained: bool,
-    },
-    ClaimCommit {
-        claim: Option<Claim>,
-    },
+    RetireFreeLock { drained: bool },
+    ClaimCommit { claim: Option<Claim> },
     // Hold, or settle by token.
-    HoldSee {
-        then: Then,
-    },
-    HoldLock {
-        then: Then,
-        followed: bool,
-    },
-    ClearSuspicion {
-        then: Then,
-    },
+    HoldSee { then: Then },
+    HoldLock { then: Then, followed: bool },
+    ClearSuspicion { then: Then },
     ReleaseCommit,
-    /// The handler runs, in a transaction that has the rows.
-    Held {
-        followed: bool,
-    },
-    /// The handler runs, and its session is gone.
+    // The handler runs, in a transaction that has the rows.
+    Held { followed: bool },
+    // The handler runs, and its session is gone.
     HoldLost,
-    /// The handler runs, and a lease keeps the group.
+    // The handler runs, and a lease keeps the group.
     Leased,
     // Settle.
     ManySee,
     ManyLock,
     ManyWrite,
-    ParkSee {
-        followed: bool,
-    },
-    ParkLock {
-        followed: bool,
-        behind: u8,
-    },
+    ParkSee { followed: bool },
+    ParkLock { followed: bool, behind: u8 },
     RetireAlone,
-    RetireAtOnce {
-        drained: bool,
-    },
+    RetireAtOnce { drained: bool },
     Retire,
     SettleCommit,
-    /// The turn goes on behind the commit.
+    // The turn goes on behind the commit.
     StayCommit,
 }
 
@@ -159,13 +111,25 @@ pub struct Worker {
     pub found_dead: Option<u8>,
 }
 
+impl Worker {
+    pub fn new(step: Step, present: bool) -> Self {
+        Self {
+            step,
+            claim: None,
+            handler: false,
+            unrecorded: RunResult::default(),
+            present,
+            knows_down: false,
+            found_dead: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     Waiting,
-    /// Inserted, not committed.
-    Open {
-        first: u8,
-    },
+    // Inserted, not committed.
+    Open { first: u8 },
     Done,
 }
 

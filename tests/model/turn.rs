@@ -1,15 +1,15 @@
 //! A turn of several jobs. Its claim names followers of the head, which it has locked as well. They
 //! run one after the other under one token, and each success is recorded while the claim stands.
-//! Any other end ends the turn, and so does the end of its time slice: the jobs that it has not come
-//! to were never written.
+//! Any other end ends the turn, and so does the end of its time slice. Jobs that it has not come to
+//! were never written.
 
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{GroupRow, JobRow, Ready, RunResult, State, Step, Then, each, lowest};
 
 impl Protocol {
-    /// Returns whether a claim of this head takes followers. A job that was tried before runs alone:
-    /// so a worker's death is charged to the right job.
+    /// Returns whether a claim of this head takes followers. One that was tried before runs alone:
+    /// a worker's death is charged to the right job. A job with a single attempt follows none.
     pub fn leads(&self, w: usize, job: JobRow, group: &GroupRow) -> bool {
         let several = self.turn > 1 && self.max_attempts > 1 && !self.is_receiver(w);
         several && group.claim.is_none() && job.attempts == job.forgiven
@@ -26,8 +26,7 @@ impl Protocol {
         s.workers[w].step = Step::FollowLock { head, next };
     }
 
-    /// Locks the followers, and names all in the group's row. The first that cannot be had ends the
-    /// line.
+    /// Locks followers, and names all in the group's row. The first that is not had ends the line.
     pub fn lock_followers(&self, s: &mut State, w: usize, head: u8, next: u8) {
         let rows = s.snapshot(w);
         let (Some(job), Some(group)) = (rows.jobs[head as usize], rows.group) else { return };
@@ -36,9 +35,9 @@ impl Protocol {
         for id in each(next).take(self.turn - 1) {
             let blind = self.is(Mutation::FollowWithoutLock);
             let locked = if blind { rows.jobs[id as usize] } else { s.lock_job(w, id) };
-            let had = locked.is_some_and(|job| may(&job));
-            gap |= !had && !self.is(Mutation::FollowPastGap);
-            followers |= u8::from(had && !gap) << id;
+            let ours = locked.is_some_and(|job| may(&job));
+            gap |= !ours && !self.is(Mutation::FollowPastGap);
+            followers |= u8::from(ours && !gap) << id;
         }
         let row = self.start_job(s, w, (head, followers), job, &group);
         s.write_group(w, GroupRow { head, ..row });
@@ -69,12 +68,11 @@ impl Protocol {
     /// Returns the step that finds out whether a success in the middle of a turn was recorded. By
     /// locks, the job is then recorded as one whose transaction broke.
     pub fn record_again(&self, s: &State, w: usize) -> Step {
-        Step::HoldSee {
-            then: match s.workers[w].unrecorded {
-                RunResult::Success => Then::Stay,
-                broken => Then::Record(broken),
-            },
-        }
+        let then = match s.workers[w].unrecorded {
+            RunResult::Success => Then::Stay,
+            broken => Then::Record(broken),
+        };
+        Step::HoldSee { then }
     }
 
     /// Goes on with the next job of the turn.

@@ -3,8 +3,8 @@
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
-    Faults, JOBS, MAINTENANCE, MaintenanceStep, OPERATOR, OperatorStep, Producer, RunResult, State,
-    Step, Then, WORKERS,
+    Faults, JOBS, MAINTENANCE, MaintenanceStep, OPERATOR, OperatorStep, Producer, State, Step,
+    Then, WORKERS, Worker,
 };
 
 impl Protocol {
@@ -52,14 +52,8 @@ impl Protocol {
             return false;
         }
         s.rollback(w);
-        let worker = &mut s.workers[w];
-        worker.step = if self.presence { Step::Dead } else { Step::Idle };
-        worker.claim = None;
-        worker.handler = false;
-        worker.unrecorded = RunResult::default();
-        worker.present = false;
-        worker.knows_down = false;
-        worker.found_dead = None;
+        let step = if self.presence { Step::Dead } else { Step::Idle };
+        s.workers[w] = Worker::new(step, false);
         true
     }
 
@@ -69,23 +63,19 @@ impl Protocol {
         let step = match worker.step {
             Step::Dead | Step::Idle | Step::Leased | Step::HoldLost => return false,
             Step::Held { .. } => Step::HoldLost,
-            Step::HoldSee { then: Then::Handle }
-            | Step::HoldLock { then: Then::Handle, .. }
-            | Step::ClearSuspicion { then: Then::Handle }
-                if self.is_in_the_middle(s, w) =>
-            {
-                Step::HoldSee { then: Then::Release }
-            }
-            // The handler is not begun and never will be: the claim's lease runs out.
-            Step::HoldSee { then: Then::Handle }
-            | Step::HoldLock { then: Then::Handle, .. }
-            | Step::ClearSuspicion { then: Then::Handle } => {
-                s.workers[w].claim = None;
-                Step::Idle
-            }
             Step::HoldSee { then }
             | Step::HoldLock { then, .. }
-            | Step::ClearSuspicion { then } => Step::HoldSee { then },
+            | Step::ClearSuspicion { then } => match then {
+                Then::Handle if self.is_in_the_middle(s, w) => {
+                    Step::HoldSee { then: Then::Release }
+                }
+                // The handler is not begun and never will be: the claim's lease runs out.
+                Then::Handle => {
+                    s.workers[w].claim = None;
+                    Step::Idle
+                }
+                then => Step::HoldSee { then },
+            },
             Step::ReleaseCommit => Step::HoldSee { then: Then::Release },
             Step::ManySee | Step::ManyLock | Step::ManyWrite => Step::ManySee,
             Step::ParkSee { .. }
