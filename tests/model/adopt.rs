@@ -6,19 +6,6 @@ use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::state::{GroupRow, JobRow, Ready, Rows, State, Status, Step, each, lowest};
 
-const NO_CLAIM: GroupRow = GroupRow {
-    claim: None,
-    job: None,
-    started: false,
-    suspect: None,
-    claimed_by: None,
-    strict: false,
-    head: 0,
-    ready: Ready::Due,
-    halted_by: None,
-    park_to: None,
-};
-
 /// Returns whether a free row has to be woken by these flags: not by a job that is behind its head.
 fn wakes(rows: &Rows, row: &GroupRow, flags: u8) -> bool {
     let asleep = row.ready != Ready::Due;
@@ -120,7 +107,7 @@ impl Protocol {
 
     fn insert_of(&self, rows: &Rows, flags: u8) -> Step {
         let unfinished = rows.unfinished();
-        let head = self.head(unfinished, rows, &GroupRow { head: u8::MAX, ..NO_CLAIM });
+        let head = self.head(unfinished, rows, &GroupRow { head: u8::MAX, ..GroupRow::default() });
         Step::Insert { flags, head, wrong: head != lowest(unfinished) }
     }
 
@@ -133,12 +120,17 @@ impl Protocol {
             self.clear(s, w, flags, |_, job| job.is_over());
             return self.write_nothing(s, w);
         };
-        let row = GroupRow { head, ..NO_CLAIM };
+        let row = GroupRow { head, ..GroupRow::default() };
         match s.lock_job(w, head) {
             Some(job) if job.status.unfinished() && job.due => {
-                let row = self.start_job(s, w, head, job, &row);
-                s.insert_group(w, row);
                 s.seen.wrong_head |= wrong;
+                if self.leads(w, job, &row) {
+                    s.insert_group(w, row);
+                    s.workers[w].step = Step::FollowSee { head };
+                } else {
+                    let row = self.start_job(s, w, (head, 0), job, &row);
+                    s.insert_group(w, row);
+                }
             }
             Some(job) if job.status.unfinished() => {
                 s.insert_group(w, GroupRow { ready: Ready::Sleep(head), ..row });
@@ -147,7 +139,7 @@ impl Protocol {
         }
         // One that was over may have been retried since the head was read.
         let blind = self.is(Mutation::ClearWithoutCheck);
-        let claims = matches!(s.workers[w].step, Step::ClaimCommit { .. });
+        let claims = matches!(s.workers[w].step, Step::ClaimCommit { .. } | Step::FollowSee { .. });
         let stands_for = |id: u8| id > head || id == head && !claims;
         self.clear(s, w, flags, |id, job| blind || stands_for(id) || job.is_over());
         if !claims {

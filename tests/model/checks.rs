@@ -8,14 +8,16 @@ use stateright::{Checker, Model};
 
 use crate::ending::walk;
 use crate::mutants::violates;
-use crate::operator::Request;
+use crate::operator::Request::{
+    Cancel, Move, Redrive, RedriveParked, ReleaseNode, Retry, Skip, Unhalt,
+};
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
 use crate::story::tell;
 
 pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false, delayed: false };
 pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false, delayed: false };
-const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
+pub const THREE: Enqueue = Enqueue { jobs: 3, may_roll_back: false, delayed: false };
 pub const NO_FAULTS: Faults = Faults {
     crashes: 0,
     sessions: 0,
@@ -33,26 +35,13 @@ const LAPSE: Faults = Faults { lapses: 1, ..NO_FAULTS };
 
 /// Returns a configuration without faults; each of `producers` is one transaction.
 pub fn plain(producers: &[Enqueue]) -> Protocol {
-    Protocol {
-        producers: producers.to_vec(),
-        workers: 2,
-        requests: Vec::new(),
-        faults: NO_FAULTS,
-        hold: Hold::Transaction,
-        receivers: 0,
-        strict: false,
-        tx: false,
-        presence: false,
-        max_attempts: 2,
-        out_of_attempts: OutOfAttempts::Continue,
-        may_fail: false,
-        may_release: false,
-        may_chain: false,
-        deadly: None,
-        symmetric: false,
-        forgetful: false,
-        mutation: None,
-    }
+    let producers = producers.to_vec();
+    Protocol { producers, workers: 2, max_attempts: 2, turn: 1, ..Protocol::default() }
+}
+
+/// Returns a configuration in which a claim takes two jobs for one turn.
+pub fn turns(producers: &[Enqueue]) -> Protocol {
+    Protocol { turn: 2, ..plain(producers) }
 }
 
 fn leased(producers: &[Enqueue]) -> Protocol {
@@ -107,8 +96,7 @@ fn jobs_that_commit_in_any_order_or_roll_back() {
 fn jobs_that_wait_for_their_time() {
     let delayed = Enqueue { delayed: true, ..ONE };
     check("one that waits, and one", &plain(&[delayed, ONE]));
-    let requests = vec![Request::Cancel(0)];
-    check("one that waits, and is cancelled", &Protocol { requests, ..plain(&[delayed, ONE]) });
+    check("one that waits, and is cancelled", &plain(&[delayed, ONE]).asking(&[Cancel(0)]));
 }
 
 #[test]
@@ -134,29 +122,44 @@ fn claims_that_are_released() {
     check("jobs that are released", &waits(&[ONE, ONE]));
     check("and a crash", &Protocol { faults: CRASH, ..waits(&[ONE]) });
     check("and a session or an answer", &Protocol { faults: SESSION, ..waits(&[ONE]) });
-    check("and a cancel", &Protocol { requests: vec![Request::Cancel(0)], ..waits(&[ONE]) });
+    check("and a cancel", &waits(&[ONE]).asking(&[Cancel(0)]));
 }
 
 #[test]
-fn turns_that_are_chained() {
-    let on = |producers: &[Enqueue]| Protocol { may_chain: true, ..plain(producers) };
+fn turns_of_several_jobs() {
     let late = Enqueue { may_roll_back: true, ..TWO };
-    check("two jobs that may roll back, and one", &on(&[late, ONE]));
-    check("three jobs", &on(&[ONE, ONE, ONE]));
-    check("and a crash", &Protocol { faults: CRASH, ..on(&[TWO]) });
-    check("and a session or an answer", &Protocol { faults: SESSION, ..on(&[TWO]) });
-    check("and errors", &Protocol { may_fail: true, ..on(&[ONE, ONE]) });
-    check("and a cancel", &Protocol { requests: vec![Request::Cancel(1)], ..on(&[ONE, ONE]) });
-    check("and a deadly job", &Protocol { deadly: Some(1), ..on(&[ONE, ONE]) });
+    check("two jobs that may roll back, and one", &turns(&[late, ONE]));
+    check("three jobs", &turns(&[ONE, ONE, ONE]));
+    check("a turn of three jobs", &Protocol { turn: 3, ..plain(&[TWO, ONE]) });
+    check("and errors", &Protocol { may_fail: true, ..turns(&[TWO]) });
+    check("and claims that are released", &Protocol { may_release: true, ..turns(&[TWO]) });
 }
 
 #[test]
-fn chained_jobs_whose_hold_fails() {
+fn turns_whose_workers_die() {
+    check("a crash", &Protocol { faults: CRASH, ..turns(&[TWO]) });
+    check("a session or an answer", &Protocol { faults: SESSION, ..turns(&[TWO]) });
+    check("a deadly job", &Protocol { deadly: Some(1), ..turns(&[ONE, ONE]) });
     let faults = Faults { holds: 1, ..NO_FAULTS };
-    let on = |jobs: &[Enqueue]| Protocol { faults, may_chain: true, ..plain(jobs) };
-    check("a hold that fails behind a commit", &on(&[ONE, ONE]));
-    let requests = vec![Request::Cancel(1)];
-    check("and a cancel", &Protocol { requests, ..on(&[TWO]) });
+    check("a hold that fails behind a commit", &Protocol { faults, ..turns(&[ONE, ONE]) });
+}
+
+#[test]
+fn turns_under_a_lease() {
+    let leased = |jobs: &[Enqueue]| Protocol { hold: Hold::Lease, ..turns(jobs) };
+    check("three jobs", &leased(&[TWO, ONE]));
+    check("a lapse, and tx()", &Protocol { faults: LAPSE, tx: true, ..leased(&[TWO]) });
+    check("a crash", &Protocol { faults: CRASH, ..leased(&[TWO]) });
+    check("a session or an answer", &Protocol { faults: SESSION, ..leased(&[TWO]) });
+    check("a cancel", &leased(&[TWO]).asking(&[Cancel(1)]));
+}
+
+#[test]
+fn turns_beside_an_operator() {
+    for request in [Cancel(1), Skip(1), Move(1)] {
+        check("a request for a follower", &turns(&[TWO]).asking(&[request]));
+    }
+    check("a move of the head", &turns(&[TWO]).asking(&[Move(0)]));
 }
 
 #[test]
@@ -167,8 +170,7 @@ fn receivers_with_several_calls_in_a_transaction() {
     check("two receivers", &Protocol { receivers: 3, ..plain(&[ONE, ONE]) });
     check("and a lapse", &Protocol { receivers: 3, faults: LAPSE, ..plain(&[ONE, ONE]) });
     check("two receivers, three jobs", &Protocol { receivers: 3, ..plain(&[TWO, ONE]) });
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    check("and a cancel and a retry", &Protocol { requests, ..received(&[ONE, ONE]) });
+    check("and a cancel and a retry", &received(&[ONE, ONE]).asking(&[Cancel(0), Retry(0)]));
 }
 
 #[test]
@@ -191,18 +193,17 @@ fn three_adopters_side_by_side() {
 
 #[test]
 fn flags_that_are_cleared_beside_a_retry() {
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    check("a cancel and a retry", &Protocol { requests, ..plain(&[ONE, ONE]) });
+    check("a cancel and a retry", &plain(&[ONE, ONE]).asking(&[Cancel(0), Retry(0)]));
 }
 
 #[test]
 fn nodes_that_are_released() {
-    let requests = vec![Request::ReleaseNode];
-    check("a lease", &Protocol { requests: requests.clone(), ..leased(&[ONE, ONE]) });
+    let released = |model: Protocol| model.asking(&[ReleaseNode]);
+    check("a lease", &released(leased(&[ONE, ONE])));
     let faults = Faults { crashes: 1, lapses: 1, ..NO_FAULTS };
-    check("and a crash", &Protocol { requests: requests.clone(), faults, ..leased(&[ONE]) });
-    check("a transaction", &Protocol { requests: requests.clone(), ..plain(&[ONE]) });
-    check("with presence", &Protocol { requests, faults: SESSION, ..present(&[ONE]) });
+    check("and a crash", &released(Protocol { faults, ..leased(&[ONE]) }));
+    check("a transaction", &released(plain(&[ONE])));
+    check("with presence", &released(Protocol { faults: SESSION, ..present(&[ONE]) }));
 }
 
 #[test]
@@ -217,10 +218,9 @@ fn a_standby_that_is_promoted() {
 
 #[test]
 fn handlers_that_return_errors() {
-    check("errors", &Protocol { may_fail: true, ..plain(&[ONE, ONE]) });
-    let requests = vec![Request::Cancel(1)];
     let errors = Protocol { may_fail: true, ..plain(&[ONE, ONE]) };
-    check("errors and a cancel", &Protocol { requests, ..errors });
+    check("errors", &errors);
+    check("errors and a cancel", &errors.asking(&[Cancel(1)]));
     check("errors under a lease", &Protocol { may_fail: true, ..leased(&[ONE, ONE]) });
 }
 
@@ -272,56 +272,42 @@ fn presences_through_a_restart() {
 
 #[test]
 fn a_move_to_another_queue_at_any_time() {
-    let requests = vec![Request::Move(0)];
-    check("a move", &Protocol { requests: requests.clone(), ..plain(&[TWO, ONE]) });
-    check(
-        "a move of a later job",
-        &Protocol { requests: vec![Request::Move(1)], ..plain(&[TWO, ONE]) },
-    );
-    check(
-        "errors and a move",
-        &Protocol { may_fail: true, requests: requests.clone(), ..plain(&[ONE, ONE]) },
-    );
-    check("under a lease", &Protocol { requests, ..leased(&[ONE, ONE]) });
+    let errors = Protocol { may_fail: true, ..plain(&[ONE, ONE]) };
+    check("a move", &plain(&[TWO, ONE]).asking(&[Move(0)]));
+    check("a move of a later job", &plain(&[TWO, ONE]).asking(&[Move(1)]));
+    check("errors and a move", &errors.asking(&[Move(0)]));
+    check("under a lease", &leased(&[ONE, ONE]).asking(&[Move(0)]));
 }
 
 #[test]
 fn a_cancel_at_any_time() {
-    let requests = vec![Request::Cancel(0)];
-    check("a cancel", &Protocol { requests: requests.clone(), ..plain(&[TWO, ONE]) });
-    check("under a lease", &Protocol { requests, ..leased(&[ONE, ONE]) });
+    check("a cancel", &plain(&[TWO, ONE]).asking(&[Cancel(0)]));
+    check("under a lease", &leased(&[ONE, ONE]).asking(&[Cancel(0)]));
 }
 
 #[test]
 fn a_skip_at_any_time() {
-    let requests = vec![Request::Skip(0)];
-    check("a skip", &Protocol { requests: requests.clone(), ..plain(&[ONE, ONE]) });
-    check("under a lease", &Protocol { requests: requests.clone(), ..leased(&[ONE, ONE]) });
-    check(
-        "and claims that are released",
-        &Protocol { may_release: true, requests, ..plain(&[ONE]) },
-    );
+    let released = Protocol { may_release: true, ..plain(&[ONE]) };
+    check("a skip", &plain(&[ONE, ONE]).asking(&[Skip(0)]));
+    check("under a lease", &leased(&[ONE, ONE]).asking(&[Skip(0)]));
+    check("and claims that are released", &released.asking(&[Skip(0)]));
 }
 
 #[test]
 fn a_halt_that_is_ended_or_retried() {
-    let requests = vec![Request::Unhalt, Request::Retry(0)];
-    check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[ONE, ONE]) });
+    check("a halt", &stops(OutOfAttempts::Halt, &[ONE, ONE]).asking(&[Unhalt, Retry(0)]));
 }
 
 #[test]
 fn jobs_that_step_aside_and_come_back() {
-    let requests = vec![Request::RedriveParked];
-    check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[THREE]) });
-    let requests = vec![Request::RedriveParked];
-    let flagged = stops(OutOfAttempts::Park, &[ONE, ONE]);
-    check("parked, each with a flag", &Protocol { requests, ..flagged });
+    let parks = |jobs: &[Enqueue]| stops(OutOfAttempts::Park, jobs).asking(&[RedriveParked]);
+    check("parked", &parks(&[THREE]));
+    check("parked, each with a flag", &parks(&[ONE, ONE]));
 }
 
 #[test]
 fn dead_letters_that_are_redriven() {
-    let requests = vec![Request::Redrive];
-    check("a redrive", &Protocol { requests, ..stops(OutOfAttempts::Continue, &[ONE, ONE]) });
+    check("a redrive", &stops(OutOfAttempts::Continue, &[ONE, ONE]).asking(&[Redrive]));
 }
 
 #[test]
@@ -332,8 +318,7 @@ fn larger_bounds_of_adopters() {
     let three = Protocol { workers: 3, ..plain(&[ONE, ONE]) };
     check("three workers, and a crash", &Protocol { faults: CRASH, ..three.clone() });
     check("a worker and two receivers", &Protocol { receivers: 6, ..three.clone() });
-    let requests = vec![Request::Cancel(0)];
-    check("three workers, and a cancel", &Protocol { requests, ..three });
+    check("three workers, and a cancel", &three.asking(&[Cancel(0)]));
 }
 
 #[test]
@@ -344,8 +329,7 @@ fn larger_bounds_of_receivers() {
     let received = |jobs: &[Enqueue]| Protocol { receivers: 3, ..plain(jobs) };
     check("two receivers, and a session", &Protocol { faults: SESSION, ..received(&[TWO, ONE]) });
     check("and a lapse", &Protocol { faults: LAPSE, ..received(&[TWO, ONE]) });
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    check("and a cancel and a retry", &Protocol { requests, ..received(&[TWO, ONE]) });
+    check("and a cancel and a retry", &received(&[TWO, ONE]).asking(&[Cancel(0), Retry(0)]));
     check("a worker and a receiver", &Protocol { receivers: 1, ..plain(&[TWO, ONE]) });
 }
 
@@ -354,9 +338,8 @@ fn larger_bounds() {
     if !is_deep() {
         return;
     }
-    let requests = vec![Request::Cancel(0)];
-    let on = Protocol { may_chain: true, ..plain(&[TWO, ONE]) };
-    check("a chained turn, and a cancel", &Protocol { requests, ..on.clone() });
+    let on = Protocol { turn: 3, ..plain(&[TWO, ONE]) };
+    check("a turn of three jobs, and a cancel", &on.clone().asking(&[Cancel(0)]));
     check("and a crash", &Protocol { faults: CRASH, ..on });
     check("a crash, three jobs", &Protocol { faults: CRASH, ..plain(&[TWO, ONE]) });
     check("a session, three jobs", &Protocol { faults: SESSION, ..plain(&[TWO, ONE]) });
@@ -364,12 +347,11 @@ fn larger_bounds() {
     check("a crash and a session", &Protocol { faults, ..plain(&[ONE, ONE]) });
     check("a crash and a session under a lease", &Protocol { faults, ..leased(&[ONE, ONE]) });
     check("a crash and a session with presence", &Protocol { faults, ..present(&[ONE, ONE]) });
-    let requests = vec![Request::RedriveParked];
-    check("parked", &Protocol { requests, ..stops(OutOfAttempts::Park, &[TWO, ONE]) });
-    let requests = vec![Request::Redrive];
-    check("a redrive", &Protocol { requests, ..stops(OutOfAttempts::Continue, &[TWO, ONE]) });
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    check("a cancel and a retry", &Protocol { requests, ..plain(&[TWO, ONE]) });
-    let requests = vec![Request::Unhalt, Request::Retry(0), Request::Cancel(1)];
-    check("a halt", &Protocol { requests, ..stops(OutOfAttempts::Halt, &[TWO, ONE]) });
+    check("parked", &stops(OutOfAttempts::Park, &[TWO, ONE]).asking(&[RedriveParked]));
+    check("a redrive", &stops(OutOfAttempts::Continue, &[TWO, ONE]).asking(&[Redrive]));
+    check("a cancel and a retry", &plain(&[TWO, ONE]).asking(&[Cancel(0), Retry(0)]));
+    check(
+        "a halt",
+        &stops(OutOfAttempts::Halt, &[TWO, ONE]).asking(&[Unhalt, Retry(0), Cancel(1)]),
+    );
 }

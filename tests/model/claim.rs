@@ -52,12 +52,13 @@ impl Protocol {
     }
 
     /// Returns the lowest candidate. Of a free group these are the jobs from `head_id` on, and from
-    /// the lowest flag on. Of a claim that is taken over it is its own job.
+    /// the lowest flag on. Of a claim that is taken over it is its first job that has not ended.
     fn head_snapshot(&self, rows: &Rows, group: &GroupRow) -> HeadSnapshot {
         let unfinished = rows.unfinished();
-        let head = match group.job {
-            Some(job) if !self.is(Mutation::ReclaimLowest) => lowest(unfinished & 1 << job),
-            _ => self.head(unfinished, rows, group),
+        let head = if group.jobs != 0 && !self.is(Mutation::ReclaimLowest) {
+            lowest(unfinished & group.jobs)
+        } else {
+            self.head(unfinished, rows, group)
         };
         HeadSnapshot { head, drained: unfinished == 0 }
     }
@@ -114,7 +115,7 @@ impl Protocol {
     }
 
     /// Locks the head, checks it once more, and claims it. `head_id` moves only on a free row. A
-    /// take-over writes the attempt that was lost in the same transaction.
+    /// take-over writes the attempt that was lost in the same transaction: that of its head alone.
     pub fn start(&self, s: &mut State, w: usize, head: u8, wrong: bool, alone: bool) {
         let Some(group) = s.snapshot(w).group else { return self.write_nothing(s, w) };
         let free = group.claim.is_none();
@@ -136,11 +137,21 @@ impl Protocol {
             return;
         }
         if lost {
-            s.write_job(w, head, job);
+            let all = self.is(Mutation::TakeOverCountsAll);
+            for id in each(if all { group.jobs } else { 1 << head }) {
+                if let Some(job) = s.lock_job(w, id).filter(|job| job.status.unfinished()) {
+                    s.write_job(w, id, job.ended(job.status, true));
+                }
+            }
         }
-        let row = self.start_job(s, w, head, job, &group);
-        s.write_group(w, GroupRow { head: if free { head } else { group.head }, ..row });
         s.seen.wrong_head |= wrong;
+        if self.leads(w, job, &group) {
+            s.workers[w].step = Step::FollowSee { head };
+            return;
+        }
+        let row = self.start_job(s, w, (head, 0), job, &group);
+        let raises = free || self.is(Mutation::TakeOverRaisesHead);
+        s.write_group(w, GroupRow { head: if raises { head } else { group.head }, ..row });
     }
 
     fn is_exhausted(&self, job: JobRow) -> bool {
@@ -148,17 +159,17 @@ impl Protocol {
     }
 
     /// Returns the attempts that a claim remembers: only a mutation asks for them.
-    pub fn claimed_attempts(&self, job: JobRow) -> u8 {
+    fn claimed_attempts(&self, job: JobRow) -> u8 {
         if self.is(Mutation::FenceByAttempts) { job.attempts } else { 0 }
     }
 
-    /// Returns the group's row as claimed for a job that is locked. The job is not written: whoever
-    /// ends this claim counts its attempt.
+    /// Returns the group's row as claimed for a job and its followers, which are locked. None is
+    /// written: whoever ends an attempt counts it.
     pub fn start_job(
         &self,
         s: &mut State,
         w: usize,
-        id: u8,
+        (id, followers): (u8, u8),
         job: JobRow,
         group: &GroupRow,
     ) -> GroupRow {
@@ -166,11 +177,11 @@ impl Protocol {
         let exhausted = self.is_exhausted(job) && !blind;
         let token = s.fresh_token();
         let attempts = self.claimed_attempts(job);
-        let claim = Some(Claim { token, job: id, attempts, exhausted });
+        let claim = Some(Claim { token, job: id, followers, attempts, exhausted });
         s.workers[w].step = Step::ClaimCommit { claim };
         GroupRow {
             claim: Some(token),
-            job: Some(id),
+            jobs: 1 << id | followers,
             started: !exhausted,
             suspect: None,
             claimed_by: self.presence.then_some(w as u8),
@@ -210,14 +221,27 @@ impl Protocol {
     /// Commits; with an ack that a receiver has made in the same transaction before.
     pub fn commit_claim(&self, s: &mut State, w: usize, claim: Option<Claim>) {
         self.commit_settle(s, w, true);
-        let Some(claim) = claim else { return };
+        if claim.is_some() {
+            s.workers[w].claim = claim;
+            self.begin_job(s, w);
+        }
+    }
+
+    /// Takes the next step with the job that the worker's claim has come to.
+    pub fn begin_job(&self, s: &mut State, w: usize) {
+        let Some(claim) = s.workers[w].claim else { return };
         let asked = s.rows.asked & 1 << claim.job != 0;
-        s.workers[w].claim = Some(claim);
+        let past = |row: GroupRow| row.suspect == row.claim && row.ready == Ready::Due;
+        let is_past_grace = s.rows.group.is_some_and(past);
         s.workers[w].step = match self.hold_of(w) {
             Hold::Transaction => Step::HoldSee { then: Then::Handle },
             Hold::Lease if asked => Step::HoldSee { then: Then::Record(RunResult::Cancelled) },
             Hold::Lease if claim.exhausted => {
                 Step::HoldSee { then: Then::Record(RunResult::Exhausted) }
+            }
+            // It knows by its clock that the next handler would begin too late.
+            Hold::Lease if is_past_grace && !self.is(Mutation::BeginAfterTheGrace) => {
+                Step::HoldSee { then: Then::Record(RunResult::Error) }
             }
             Hold::Lease => {
                 self.begin_handler(s, w);
@@ -229,14 +253,6 @@ impl Protocol {
 
 /// Returns the group's row as a settle leaves it, with the turn passed on.
 pub fn freed(row: &GroupRow) -> GroupRow {
-    GroupRow {
-        claim: None,
-        job: None,
-        started: false,
-        suspect: None,
-        claimed_by: None,
-        strict: false,
-        ready: Ready::Due,
-        ..*row
-    }
+    let GroupRow { head, halted_by, park_to, .. } = *row;
+    GroupRow { head, halted_by, park_to, ..GroupRow::default() }
 }

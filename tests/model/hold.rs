@@ -37,7 +37,11 @@ impl Protocol {
     pub fn hold(&self, s: &mut State, w: usize, then: Then, followed: bool) {
         let Some(claim) = s.workers[w].claim else { return };
         let by_attempts = self.is(Mutation::FenceByAttempts);
-        let any = then == Then::Release && self.is(Mutation::ReleaseWithoutToken);
+        let any = match then {
+            Then::Release => self.is(Mutation::ReleaseWithoutToken),
+            Then::Stay => self.is(Mutation::RecordWithoutToken),
+            _ => false,
+        };
         let group = s.lock_group(w, Lock::NoKeyUpdate);
         let is_ours = |row: &GroupRow| {
             by_attempts && row.names(claim.job)
@@ -55,15 +59,25 @@ impl Protocol {
             return;
         };
         if then == Then::Release {
-            // No attempt has begun, so there is nothing to write in the job.
+            // No attempt of this job has begun, so there is nothing to write in it.
             s.write_group(w, freed(&group));
             s.workers[w].step = Step::ReleaseCommit;
             return;
         }
         let job = s.lock_job(w, claim.job).filter(|job| job.status.unfinished());
         let job = job.filter(|job| !by_attempts || job.attempts == claim.attempts);
+        let over = s.rows.jobs[claim.job as usize].is_some_and(JobRow::is_over);
+        match then {
+            // The claim stands: the success was recorded, and the answer was lost.
+            Then::Stay if over => {
+                s.rollback(w);
+                return self.go_on(s, w);
+            }
+            Then::Record(_) if over => return self.pass_turn(s, w),
+            _ => {}
+        }
         if job.is_none() {
-            if matches!(then, Then::Record(_)) {
+            if matches!(then, Then::Record(_) | Then::Stay) {
                 s.rollback(w);
             }
             s.workers[w].step = Step::HoldSee { then };
@@ -74,6 +88,7 @@ impl Protocol {
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
             Then::Record(result) => self.settle(s, w, result, followed),
+            Then::Stay => self.stay(s, w, false),
             Then::Release => {}
             _ if suspected => {
                 s.rollback(w);
@@ -130,12 +145,19 @@ impl Protocol {
         s.seen.uncounted |= !s.rows.group.is_some_and(committed) || !is_counted(self, s);
     }
 
-    /// The handler returns.
+    /// The handler returns. Behind a success the turn goes on.
     pub fn returns(&self, s: &mut State, w: usize, result: RunResult) -> bool {
         if !s.workers[w].handler || result == RunResult::Error && !self.may_fail {
             return false;
         }
+        let stays = s.workers[w].claim.is_some_and(|claim| claim.followers != 0);
+        let stays = stays && result == RunResult::Success;
         match s.workers[w].step {
+            Step::Held { .. } if stays => {
+                s.workers[w].handler = false;
+                s.workers[w].unrecorded = RunResult::Error;
+                self.stay(s, w, true);
+            }
             Step::Held { followed } => {
                 s.workers[w].handler = false;
                 self.settle(s, w, result, followed);
@@ -144,6 +166,7 @@ impl Protocol {
                 s.workers[w].handler = false;
                 s.workers[w].unrecorded = result;
                 s.workers[w].step = match result {
+                    _ if stays => Step::HoldSee { then: Then::Stay },
                     RunResult::Success if !self.is_receiver(w) => Step::ManySee,
                     _ => Step::HoldSee { then: Then::Record(result) },
                 };

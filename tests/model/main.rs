@@ -13,7 +13,6 @@
 
 mod adopt;
 mod adoption;
-mod chain;
 mod checks;
 mod claim;
 mod clock;
@@ -34,4 +33,5 @@ mod state;
 mod step;
 mod story;
 mod symmetry;
+mod turn;
 mod worker;

@@ -1,9 +1,9 @@
 //! The model can fail: each broken rule of the protocol breaks a promise, and its story is printed.
 
-use crate::checks::{NO_FAULTS, ONE, TWO, plain, present, stops};
+use crate::checks::{NO_FAULTS, ONE, THREE, TWO, plain, present, stops, turns};
 use crate::ending::walk;
 use crate::mutation::Mutation;
-use crate::operator::Request;
+use crate::operator::Request::{Cancel, Move, ReleaseNode, Retry, Skip};
 use crate::properties::{
     ATTEMPTS, AWAKE, ENDS_ONCE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER,
     STALE,
@@ -30,7 +30,7 @@ fn deadly() -> Protocol {
 
 /// The first job is cancelled.
 fn cancelled(producers: &[Enqueue]) -> Protocol {
-    Protocol { requests: vec![Request::Cancel(0)], ..plain(producers) }
+    plain(producers).asking(&[Cancel(0)])
 }
 
 /// No transaction has the rows of a job that runs.
@@ -55,8 +55,11 @@ fn an_adopter_that_does_not_look_again_inserts_a_second_row() {
 
 #[test]
 fn a_flag_cleared_unseen_strands_a_retried_job() {
-    let requests = vec![Request::Cancel(0), Request::Retry(0)];
-    breaks(Mutation::ClearWithoutCheck, Protocol { requests, ..plain(&[ONE, ONE]) }, NOTHING_LOST);
+    breaks(
+        Mutation::ClearWithoutCheck,
+        plain(&[ONE, ONE]).asking(&[Cancel(0), Retry(0)]),
+        NOTHING_LOST,
+    );
 }
 
 #[test]
@@ -67,28 +70,24 @@ fn a_row_retired_after_a_write_makes_an_adopter_wait() {
 
 #[test]
 fn a_cleared_flag_of_a_sleeping_groups_head_wakes_nothing() {
-    let requests = vec![Request::Cancel(0)];
-    let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
+    let model = Protocol { may_fail: true, ..cancelled(&[ONE]) };
     breaks(Mutation::ClearOfSleeper, model, AWAKE);
 }
 
 #[test]
 fn a_move_that_flags_nothing_strands_a_job() {
-    let requests = vec![Request::Move(0)];
-    breaks(Mutation::MoveWithoutFlag, Protocol { requests, ..plain(&[TWO]) }, NOTHING_LOST);
+    breaks(Mutation::MoveWithoutFlag, plain(&[TWO]).asking(&[Move(0)]), NOTHING_LOST);
 }
 
 #[test]
 fn a_move_that_wakes_no_row_lets_it_sleep_for_nothing() {
-    let requests = vec![Request::Move(0)];
-    let model = Protocol { may_fail: true, requests, ..plain(&[ONE]) };
-    breaks(Mutation::MoveWakesNothing, model, AWAKE);
+    let model = Protocol { may_fail: true, ..plain(&[ONE]) };
+    breaks(Mutation::MoveWakesNothing, model.asking(&[Move(0)]), AWAKE);
 }
 
 #[test]
 fn a_claim_that_does_not_ask_for_the_queue_starts_a_job_of_another() {
-    let requests = vec![Request::Move(0)];
-    breaks(Mutation::StartMoved, Protocol { requests, ..plain(&[ONE, ONE]) }, MOVED);
+    breaks(Mutation::StartMoved, plain(&[ONE, ONE]).asking(&[Move(0)]), MOVED);
 }
 
 #[test]
@@ -105,23 +104,8 @@ fn a_clear_that_does_not_skip_waits_for_a_handler() {
 
 #[test]
 fn a_released_node_that_lives_runs_beside_its_successor() {
-    let requests = vec![Request::ReleaseNode];
-    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE]) };
+    let model = Protocol { hold: Hold::Lease, ..plain(&[ONE]) }.asking(&[ReleaseNode]);
     breaks(Mutation::ReleaseNodeAtOnce, model, ONE_AT_A_TIME);
-}
-
-#[test]
-fn a_promotion_that_is_no_start_suspects_living_processes() {
-    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
-    let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::PromotionIsNoStart, model, ONE_AT_A_TIME);
-}
-
-#[test]
-fn a_chained_job_that_is_forgotten_loses_an_attempt() {
-    let faults = Faults { holds: 1, ..NO_FAULTS };
-    let model = Protocol { faults, may_chain: true, ..plain(&[TWO]) };
-    breaks(Mutation::ChainForgetsNext, model, NOT_LEFT);
 }
 
 #[test]
@@ -130,13 +114,10 @@ fn a_flag_cleared_without_its_groups_lock_strands_its_job() {
 }
 
 #[test]
-fn a_head_read_in_the_statement_that_locks_is_not_the_head() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), ORDER);
-}
-
-#[test]
-fn a_head_read_in_the_statement_that_locks_strands_a_job() {
-    breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), NOTHING_LOST);
+fn a_head_read_in_the_statement_that_locks_is_not_the_head_and_strands_a_job() {
+    for promise in [ORDER, NOTHING_LOST] {
+        breaks(Mutation::ReadHeadsInTheStatementThatLocks, plain(&[TWO, ONE]), promise);
+    }
 }
 
 #[test]
@@ -152,13 +133,6 @@ fn a_take_over_of_the_lowest_id_loses_it_when_it_is_retried() {
         Protocol { may_fail: true, ..plain(&[ONE, ONE]) },
         NOTHING_LOST,
     );
-}
-
-#[test]
-fn suspicion_right_after_a_restart_runs_two_jobs_at_once() {
-    let faults = Faults { restarts: 1, ..NO_FAULTS };
-    let model = Protocol { faults, hold: Hold::Lease, presence: true, ..plain(&[ONE]) };
-    breaks(Mutation::SuspectRightAfterRestart, model, ONE_AT_A_TIME);
 }
 
 #[test]
@@ -187,8 +161,7 @@ fn a_late_flag_cleared_on_a_claimed_row_strands_its_job() {
 
 #[test]
 fn reading_flagged_heads_alone_skips_a_cancelled_jobs_next() {
-    let requests = vec![Request::Cancel(0)];
-    breaks(Mutation::ReadOnlyFlaggedHeads, Protocol { requests, ..plain(&[TWO, ONE]) }, ORDER);
+    breaks(Mutation::ReadOnlyFlaggedHeads, cancelled(&[TWO, ONE]), ORDER);
 }
 
 #[test]
@@ -198,21 +171,14 @@ fn a_take_over_that_retires_strands_a_job() {
     breaks(Mutation::TakeOverRetires, model, NOTHING_LOST);
 }
 
-#[test]
-fn a_take_over_that_does_not_count_begins_an_attempt_twice() {
-    breaks(Mutation::CountAtTheEndOnly, deadly(), ATTEMPTS);
-}
-
 /// A lost attempt is not only counted late: a job that kills its workers never ends.
 #[test]
-fn a_take_over_that_does_not_count_never_ends_a_deadly_job() {
+fn a_take_over_that_does_not_count_begins_too_many_attempts() {
+    for mutation in [Mutation::CountAtTheEndOnly, Mutation::TakeOverBeyondTheLimit] {
+        breaks(mutation, deadly(), ATTEMPTS);
+    }
     let begun = walk(&deadly().with(Mutation::CountAtTheEndOnly));
     assert!(begun.stuck.is_some());
-}
-
-#[test]
-fn a_take_over_that_does_not_ask_for_the_limit_begins_too_many() {
-    breaks(Mutation::TakeOverBeyondTheLimit, deadly(), ATTEMPTS);
 }
 
 #[test]
@@ -221,20 +187,11 @@ fn a_claim_without_its_jobs_lock_names_a_cancelled_job() {
 }
 
 #[test]
-fn a_cancel_that_does_not_look_again_ends_a_job_that_runs() {
-    breaks(Mutation::ActWithoutLook, leased_and_cancelled(), ENDS_ONCE);
-}
-
-#[test]
-fn a_cancel_that_looks_as_it_locks_ends_a_job_that_runs() {
-    breaks(Mutation::LookInTheStatementThatLocks, leased_and_cancelled(), ENDS_ONCE);
-}
-
-#[test]
-fn a_move_that_does_not_look_again_takes_a_job_that_runs() {
+fn an_operator_that_does_not_look_again_takes_a_job_that_runs() {
     let model = Protocol { hold: Hold::Lease, ..plain(&[ONE]) };
     for mutation in [Mutation::ActWithoutLook, Mutation::LookInTheStatementThatLocks] {
-        breaks(mutation, Protocol { requests: vec![Request::Move(0)], ..model.clone() }, ENDS_ONCE);
+        breaks(mutation, model.clone().asking(&[Cancel(0)]), ENDS_ONCE);
+        breaks(mutation, model.clone().asking(&[Move(0)]), ENDS_ONCE);
     }
 }
 
@@ -251,9 +208,8 @@ fn a_look_that_keeps_its_lock_makes_a_settle_wait() {
 /// The job behind the moved one was to get its flag.
 #[test]
 fn a_move_that_keeps_the_lock_of_the_next_job_makes_a_settle_wait() {
-    let requests = vec![Request::Move(0)];
-    let model = Protocol { requests, hold: Hold::Lease, ..plain(&[ONE, ONE]) };
-    breaks(Mutation::MoveKeepsNext, model, NO_WAIT);
+    let model = Protocol { hold: Hold::Lease, ..plain(&[ONE, ONE]) };
+    breaks(Mutation::MoveKeepsNext, model.asking(&[Move(0)]), NO_WAIT);
 }
 
 #[test]
@@ -271,47 +227,64 @@ fn a_claim_released_without_its_token_is_another_ones() {
 }
 
 #[test]
-fn a_chained_turn_without_the_jobs_lock_names_a_cancelled_job() {
-    let model = Protocol { may_chain: true, requests: vec![Request::Cancel(1)], ..plain(&[TWO]) };
-    breaks(Mutation::ChainWithoutLock, model, ENDS_ONCE);
+fn a_turn_that_goes_on_without_a_look_at_its_claim_runs_beside_another() {
+    let faults = Faults { lapses: 1, ..NO_FAULTS };
+    let model = Protocol { faults, hold: Hold::Lease, ..turns(&[TWO]) };
+    breaks(Mutation::RecordWithoutToken, model.clone(), STALE);
+    breaks(Mutation::BeginAfterTheGrace, model, ONE_AT_A_TIME);
 }
 
 #[test]
-fn a_chained_turn_that_raises_the_head_strands_a_job() {
-    let model = Protocol { may_chain: true, ..plain(&[ONE, ONE, ONE]) };
-    breaks(Mutation::ChainRaisesHead, model, NOTHING_LOST);
+fn a_take_over_that_raises_the_head_strands_a_late_job() {
+    breaks(Mutation::TakeOverRaisesHead, turns(&[ONE, ONE, ONE]), NOTHING_LOST);
 }
 
 #[test]
-fn a_chained_turn_that_reads_only_behind_skips_a_late_job() {
-    let model = Protocol { may_chain: true, ..plain(&[ONE, TWO]) };
-    breaks(Mutation::ChainReadsOnlyBehind, model, ORDER);
+fn a_take_over_that_counts_the_whole_turn_charges_jobs_that_never_began() {
+    breaks(Mutation::TakeOverCountsAll, turns(&[TWO]), ATTEMPTS);
 }
 
 #[test]
-fn a_suspicion_that_outlives_a_restart_is_due_too_early() {
-    let faults = Faults { sessions: 1, restarts: 1, ..NO_FAULTS };
-    let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
+fn followers_without_a_lock_or_past_one_are_not_next() {
+    let model = Protocol { turn: 3, ..plain(&[THREE]) }.asking(&[Cancel(1)]);
+    breaks(Mutation::FollowWithoutLock, model.clone(), ENDS_ONCE);
+    breaks(Mutation::FollowPastGap, model, ORDER);
 }
 
 #[test]
-fn a_suspicion_that_outlives_a_promotion_is_due_too_early() {
-    let faults = Faults { sessions: 1, promotions: 1, ..NO_FAULTS };
-    let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::SuspicionOutlivesRestart, model, ONE_AT_A_TIME);
+fn followers_read_later_than_their_head_run_before_a_late_job() {
+    breaks(Mutation::FollowBesideLate, turns(&[ONE, ONE, ONE]), ORDER);
 }
 
 #[test]
-fn a_recovery_that_is_no_start_suspects_living_processes() {
-    let faults = Faults { recoveries: 1, ..NO_FAULTS };
-    let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::RecoveryIsNoStart, model, ONE_AT_A_TIME);
+fn a_turn_that_goes_on_after_a_failure_runs_a_job_before_it() {
+    breaks(Mutation::GoOnAfterFailure, Protocol { may_fail: true, ..turns(&[TWO]) }, ORDER);
 }
 
 #[test]
-fn a_termination_taken_for_a_shutdown_keeps_its_handler() {
-    let faults = Faults { terminations: 1, ..NO_FAULTS };
-    let model = Protocol { faults, ..present(&[ONE]) };
-    breaks(Mutation::TerminationIsAShutdown, model, ONE_AT_A_TIME);
+fn an_operator_that_looks_at_the_first_job_only_takes_one_of_its_turn() {
+    for request in [Cancel(1), Skip(1), Move(1)] {
+        breaks(Mutation::LookAtFirstOnly, turns(&[TWO]).asking(&[request]), ENDS_ONCE);
+    }
+}
+
+#[test]
+fn a_turn_that_is_forgotten_behind_a_failed_hold_is_left_behind() {
+    let faults = Faults { holds: 1, ..NO_FAULTS };
+    breaks(Mutation::TurnForgetsNext, Protocol { faults, ..turns(&[TWO]) }, NOT_LEFT);
+}
+
+#[test]
+fn an_end_of_the_server_or_a_presence_that_is_mistaken_runs_two_jobs_at_once() {
+    let lost = Faults { sessions: 1, ..NO_FAULTS };
+    for (mutation, faults) in [
+        (Mutation::SuspectRightAfterRestart, Faults { restarts: 1, ..NO_FAULTS }),
+        (Mutation::SuspicionOutlivesRestart, Faults { restarts: 1, ..lost }),
+        (Mutation::SuspicionOutlivesRestart, Faults { promotions: 1, ..lost }),
+        (Mutation::PromotionIsNoStart, Faults { promotions: 1, ..lost }),
+        (Mutation::RecoveryIsNoStart, Faults { recoveries: 1, ..NO_FAULTS }),
+        (Mutation::TerminationIsAShutdown, Faults { terminations: 1, ..NO_FAULTS }),
+    ] {
+        breaks(mutation, Protocol { faults, ..present(&[ONE]) }, ONE_AT_A_TIME);
+    }
 }

@@ -38,8 +38,8 @@ pub enum Mutation {
     PromotionIsNoStart,
     /// The claims of a released node are taken over at once, though it may live.
     ReleaseNodeAtOnce,
-    /// A worker forgets the chained job whose hold failed behind a commit.
-    ChainForgetsNext,
+    /// A worker forgets the rest of a turn whose next hold failed behind a commit.
+    TurnForgetsNext,
     /// A process takes the end of its presence session for a shutdown: `pg_terminate_backend` says
     /// 57P01 too.
     TerminationIsAShutdown,
@@ -75,16 +75,28 @@ pub enum Mutation {
     ExtendWithoutToken,
     /// A claim is released without a check of its token.
     ReleaseWithoutToken,
-    /// A chained turn names the next job without having locked it.
-    ChainWithoutLock,
-    /// A chained turn raises `head_id`, though it has not locked the row alone.
-    ChainRaisesHead,
+    /// A success in the middle of a turn is recorded without a check of its token.
+    RecordWithoutToken,
+    /// A take-over raises `head_id`, though the row is not free.
+    TakeOverRaisesHead,
+    /// A take-over counts an attempt of each job of the turn.
+    TakeOverCountsAll,
+    /// A turn names followers without having locked them.
+    FollowWithoutLock,
+    /// A turn leaves a follower out that another transaction has locked, and names the one behind.
+    FollowPastGap,
+    /// A claim reads followers later than the head, and does not ask for the head once more.
+    FollowBesideLate,
+    /// The next handler of a turn begins though the grace of its claim is over.
+    BeginAfterTheGrace,
+    /// A turn goes on with its next job behind one that failed.
+    GoOnAfterFailure,
+    /// An operator asks whether a job is the first of a turn, and not whether the turn names it.
+    LookAtFirstOnly,
     /// A move to another queue takes a flag along, and flags no job that stays.
     MoveWithoutFlag,
     /// A move does not lock its group's row, and leaves it asleep.
     MoveWakesNothing,
     /// A claim locks its head by the id, and does not ask for the queue again.
     StartMoved,
-    /// A chained turn reads only the jobs behind the one that it settles.
-    ChainReadsOnlyBehind,
 }

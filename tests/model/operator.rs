@@ -112,10 +112,17 @@ impl Protocol {
 
     /// Begins a cancel or a skip of a job that is queued or parked.
     fn ask_end(&self, s: &mut State, rows: &Rows, job: u8, status: Status) {
-        if self.is(Mutation::LookInTheStatementThatLocks) && rows.is_claimed(job) {
+        if self.is(Mutation::LookInTheStatementThatLocks) && self.finds_claimed(rows, job) {
             return leave_request(s, job, status);
         }
         s.operator = OperatorStep::EndLock { job, status };
+    }
+
+    /// Returns whether a claim names the job: as the one that runs, or as one behind it.
+    pub fn finds_claimed(&self, rows: &Rows, job: u8) -> bool {
+        let looks = !self.is(Mutation::LookAtFirstOnly)
+            || rows.group.and_then(|row| lowest(row.jobs)) == Some(job);
+        looks && rows.is_claimed(job)
     }
 
     fn acts_at_once(&self) -> bool {
@@ -160,7 +167,7 @@ impl Protocol {
                 }
             }
             OperatorStep::EndLook { job, status } => {
-                if s.snapshot(OPERATOR).is_claimed(job) {
+                if self.finds_claimed(&s.snapshot(OPERATOR), job) {
                     leave_request(s, job, status);
                     return self.give_back(s);
                 }
@@ -197,7 +204,7 @@ impl Protocol {
                 }
             }
             OperatorStep::MoveLook { job } => {
-                let claimed = s.snapshot(OPERATOR).is_claimed(job);
+                let claimed = self.finds_claimed(&s.snapshot(OPERATOR), job);
                 if claimed && !self.acts_at_once() {
                     return self.give_back(s);
                 }
@@ -210,7 +217,7 @@ impl Protocol {
             OperatorStep::MoveSee { job } => {
                 let rows = s.snapshot(OPERATOR);
                 let next = lowest(rows.unfinished() & !((2 << job) - 1));
-                let next = next.filter(|next| !rows.is_claimed(*next));
+                let next = next.filter(|next| !self.finds_claimed(&rows, *next));
                 s.operator = OperatorStep::MoveNext { job, next };
                 return true;
             }
@@ -259,7 +266,7 @@ impl Protocol {
         let rows = s.snapshot(OPERATOR);
         let locked = |id: &u8| s.locks.jobs[*id as usize] == Some(OPERATOR as u8);
         if let Some(next) = next.filter(locked) {
-            if rows.is_claimed(next) && !self.is(Mutation::MoveKeepsNext) {
+            if self.finds_claimed(&rows, next) && !self.is(Mutation::MoveKeepsNext) {
                 s.locks.jobs[next as usize] = None;
             } else if let Some(row) = rows.jobs[next as usize]
                 && !self.is(Mutation::MoveWithoutFlag)

@@ -88,7 +88,7 @@ impl Protocol {
                 }
             }
             MaintenanceStep::RequestLook { job } => {
-                if !s.snapshot(MAINTENANCE).is_claimed(job) {
+                if !self.finds_claimed(&s.snapshot(MAINTENANCE), job) {
                     end(s, MAINTENANCE, job, Status::Cancelled);
                 }
                 s.commit(MAINTENANCE);

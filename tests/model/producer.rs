@@ -1,7 +1,7 @@
 //! Enqueue: an insert, and a commit or rollback that may come much later than the ids were drawn.
 
 use crate::protocol::Protocol;
-use crate::state::{JobRow, Producer, State, Status};
+use crate::state::{JobRow, Producer, State};
 
 impl Protocol {
     /// Inserts a producer's jobs in one statement: ids are drawn now.
@@ -27,14 +27,9 @@ impl Protocol {
             return false;
         };
         for id in first..first + self.producers[producer].jobs {
-            s.rows.jobs[id as usize] = Some(JobRow {
-                status: Status::Queued,
-                flagged: id == first,
-                due: !self.producers[producer].delayed,
-                attempts: 0,
-                forgiven: 0,
-                parked_with: None,
-            });
+            let due = !self.producers[producer].delayed;
+            let row = JobRow { flagged: id == first, due, ..JobRow::default() };
+            s.rows.jobs[id as usize] = Some(row);
         }
         s.producers[producer] = Producer::Done;
         true

@@ -48,17 +48,21 @@ fn in_order(s: &State) -> bool {
     !s.seen.wrong_head && !early
 }
 
-/// Returns whether the job that the group's row names is unfinished, and in this queue.
+/// Returns whether the jobs that the group's row names are unfinished, and in this queue. One that
+/// has succeeded in its turn has another one behind it.
 fn is_unfinished_while_claimed(s: &State) -> bool {
-    let claimed = s.rows.group.and_then(|row| row.job);
-    claimed.is_none_or(|job| s.rows.status(job) == Some(Status::Queued))
+    let Some(row) = s.rows.group.filter(|row| row.jobs != 0) else { return true };
+    let done = |job| s.rows.status(job) == Some(Status::Succeeded);
+    s.rows.current().is_some_and(|current| {
+        each(row.jobs & !s.rows.unfinished()).all(|job| job < current && done(job))
+    })
 }
 
 /// Returns whether each handler that was begun is that of a claim, or counted in its job's row, and
 /// none was begun beyond the limit.
 pub fn is_counted(model: &Protocol, s: &State) -> bool {
     s.rows.jobs.iter().zip(s.seen.starts).zip(0..).all(|((job, starts), id)| {
-        let runs = s.rows.group.is_some_and(|row| row.names(id) && row.started);
+        let runs = s.rows.group.is_some_and(|row| row.started) && s.rows.current() == Some(id);
         job.is_none_or(|job| {
             starts <= job.attempts + u8::from(runs) && starts <= model.max_attempts + job.forgiven
         })
@@ -87,6 +91,6 @@ fn covered(s: &State) -> bool {
     let flagged = s.rows.flagged();
     each(s.rows.unfinished()).all(|id| {
         flagged & ((2 << id) - 1) != 0
-            || s.rows.group.is_some_and(|row| id >= row.head || row.job == Some(id))
+            || s.rows.group.is_some_and(|row| id >= row.head || row.names(id))
     })
 }

@@ -11,14 +11,16 @@ use crate::state::{
     Worker, each,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Hold {
+    #[default]
     Transaction,
     Lease,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OutOfAttempts {
+    #[default]
     Continue,
     Halt,
     Park,
@@ -34,7 +36,7 @@ pub struct Enqueue {
 }
 
 /// A configuration: the work, and the faults that may occur.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[allow(clippy::struct_excessive_bools)] // What there is and what is not.
 pub struct Protocol {
     pub producers: Vec<Enqueue>,
@@ -55,8 +57,8 @@ pub struct Protocol {
     pub may_fail: bool,
     /// Claims may be released before their handlers begin.
     pub may_release: bool,
-    /// The settle of a success may claim the group's next job (a chained turn).
-    pub may_chain: bool,
+    /// How many jobs of the group a worker's claim takes for one turn at most.
+    pub turn: usize,
     /// A job that kills every process that runs it.
     pub deadly: Option<u8>,
     /// States that differ only in which worker is which are one state.
@@ -74,6 +76,7 @@ pub enum Action {
     Step(usize),
     PassBy(usize),
     Returns(usize, RunResult),
+    SliceEnds(usize),
     FirstTx(usize),
     Release(usize),
     ReceiveAgain(usize),
@@ -133,20 +136,13 @@ impl Action {
 /// Prints its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { crashes, sessions, restarts, lapses, holds, .. } = self.faults;
-        let Faults { recoveries, terminations, promotions, .. } = self.faults;
         let jobs: Vec<u8> = self.producers.iter().map(|producer| producer.jobs).collect();
         write!(f, "1 group, {} workers, jobs {jobs:?}, hold: {:?}", self.workers, self.hold)?;
         write!(f, ", receivers {}", self.receivers.count_ones())?;
         write!(f, "{}", if self.strict { ", strict" } else { "" })?;
         write!(f, ", at most {} attempts, then: {:?}", self.max_attempts, self.out_of_attempts)?;
-        write!(
-            f,
-            "; crashes {crashes}, sessions {sessions}, restarts {restarts}, lapses {lapses}"
-        )?;
-        write!(f, ", recoveries {recoveries}, terminations {terminations}")?;
-        write!(f, ", promotions {promotions}, holds {holds}")?;
-        write!(f, "; requests {:?}", self.requests)
+        write!(f, "; at most {:?}", self.faults)?;
+        write!(f, "; turns of {}, requests {:?}", self.turn, self.requests)
     }
 }
 
@@ -164,6 +160,11 @@ impl Protocol {
         self
     }
 
+    pub fn asking(mut self, requests: &[Request]) -> Self {
+        self.requests = requests.to_vec();
+        self
+    }
+
     /// Applies an action; returns whether it was possible.
     fn apply(&self, s: &mut State, action: Action) -> bool {
         match action {
@@ -173,6 +174,7 @@ impl Protocol {
             Action::Step(w) => self.step(s, w),
             Action::PassBy(w) => self.pass_by(s, w),
             Action::Returns(w, result) => !self.runs_deadly(s, w) && self.returns(s, w, result),
+            Action::SliceEnds(w) => !self.runs_deadly(s, w) && self.slice_ends(s, w),
             Action::FirstTx(w) => self.first_tx(s, w),
             Action::Release(w) => self.release(s, w),
             Action::ReceiveAgain(w) => self.receive_again(s, w),
@@ -227,21 +229,12 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let worker = Worker {
-            step: Step::Idle,
-            claim: None,
-            handler: false,
-            unrecorded: RunResult::default(),
-            present: self.presence,
-            knows_down: false,
-            found_dead: None,
-        };
-        let mut workers = [worker; WORKERS];
-        workers[self.workers..].fill(Worker { step: Step::Dead, present: false, ..worker });
+        let mut workers = [Worker::new(Step::Dead, false); WORKERS];
+        workers[..self.workers].fill(Worker::new(Step::Idle, self.presence));
         let mut producers = [Producer::Done; JOBS];
         producers[..self.producers.len()].fill(Producer::Waiting);
         vec![State {
-            rows: crate::state::Rows::default(),
+            rows: <_>::default(),
             transactions: <_>::default(),
             locks: <_>::default(),
             producers,
@@ -293,6 +286,7 @@ impl Model for Protocol {
                 actions.extend([
                     Action::Returns(w, RunResult::Success),
                     Action::Returns(w, RunResult::Error),
+                    Action::SliceEnds(w),
                     Action::FirstTx(w),
                     Action::DropHandler(w),
                     Action::Kills(w),
@@ -326,15 +320,12 @@ impl Model for Protocol {
         if !s.all_back {
             actions.push(Action::AllBack);
         }
-        if s.faults.restarts > 0 {
-            actions.push(Action::Restart);
-        }
-        if s.faults.recoveries > 0 {
-            actions.push(Action::Recover);
-        }
-        if s.faults.promotions > 0 {
-            actions.push(Action::Promote);
-        }
+        let faults = [
+            (s.faults.restarts, Action::Restart),
+            (s.faults.recoveries, Action::Recover),
+            (s.faults.promotions, Action::Promote),
+        ];
+        actions.extend(faults.iter().filter(|(left, _)| *left > 0).map(|(_, fault)| fault));
         if s.faults.terminations > 0 {
             actions.extend((0..self.workers).map(Action::Terminate));
         }
@@ -360,7 +351,8 @@ impl Model for Protocol {
             *before &= !over;
         }
         if self.forgetful {
-            s.forget(over & !self.may_come_back(&s));
+            let named = s.rows.group.map_or(0, |row| row.jobs);
+            s.forget(over & !named & !self.may_come_back(&s));
         }
         if self.symmetric {
             s.sort_workers(self.workers);

@@ -2,10 +2,10 @@
 //! token. Behind the group's last job the row is retired, if no adopter shares it.
 
 use crate::claim::freed;
-use crate::database::{Lock, Written};
+use crate::database::Lock;
 use crate::mutation::Mutation;
 use crate::properties::is_counted;
-use crate::protocol::{Hold, OutOfAttempts, Protocol};
+use crate::protocol::{OutOfAttempts, Protocol};
 use crate::state::{GroupRow, JobRow, OperatorStep, Ready, RunResult, State, Status, Step, Then};
 
 impl Protocol {
@@ -39,8 +39,9 @@ impl Protocol {
                 s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
                 s.workers[w].step = Step::ParkSee { followed };
             }
-            (Status::Succeeded, _) if self.may_chain && self.hold_of(w) == Hold::Transaction => {
-                s.workers[w].step = Step::ChainSee { followed };
+            (Status::Queued, _) if claim.followers != 0 && self.is(Mutation::GoOnAfterFailure) => {
+                s.write_job(w, claim.job, JobRow { due, ..job });
+                s.workers[w].step = Step::StayCommit;
             }
             // A retry passes the turn on: the job itself is unfinished.
             _ => {
@@ -58,7 +59,7 @@ impl Protocol {
         }
     }
 
-    fn pass_turn(&self, s: &mut State, w: usize) {
+    pub fn pass_turn(&self, s: &mut State, w: usize) {
         if let Some(row) = s.snapshot(w).group {
             s.write_group(w, freed(&row));
         }
@@ -153,29 +154,17 @@ impl Protocol {
         }
     }
 
-    pub fn succeed(&self, s: &mut State, w: usize, followed: bool) {
-        self.write_success(s, w);
-        self.end_turn(s, w, followed);
-    }
-
     pub fn commit_settle(&self, s: &mut State, w: usize, answered: bool) {
         let then = match s.workers[w].step {
             Step::ReleaseCommit => Then::Release,
             _ => Then::Record(s.workers[w].unrecorded),
         };
-        let Some(settled) = s.workers[w].claim else {
-            // A claim alone, perhaps with the ack of the job that it has just claimed.
-            self.commit_counted(s, w);
-            s.workers[w].step = Step::Idle;
-            return;
-        };
-        // P10: a session that writes has the claim as of now.
-        let writes = s.transactions[w].group != Written::Nothing;
-        let token = s.rows.group.and_then(|row| row.claim);
-        s.seen.stale_write |= writes && token != Some(settled.token);
         self.commit_counted(s, w);
         let worker = &mut s.workers[w];
-        if answered {
+        if worker.claim.is_none() {
+            // A claim alone, perhaps with the ack of the job that it has just claimed.
+            worker.step = Step::Idle;
+        } else if answered {
             worker.claim = None;
             worker.unrecorded = RunResult::default();
             worker.step = Step::Idle;
@@ -185,16 +174,21 @@ impl Protocol {
         }
     }
 
-    /// Commits. P9: an attempt is counted once, in the transaction in which its claim ends. A
-    /// receiver's may begin and end in one.
-    fn commit_counted(&self, s: &mut State, w: usize) {
+    /// Commits. P10: a session that settles has the claim now. P9: an attempt is counted once,
+    /// in the transaction that ends its job or its claim. A receiver's may begin and end in one.
+    pub fn commit_counted(&self, s: &mut State, w: usize) {
         let before = s.rows;
+        let token = before.group.and_then(|row| row.claim);
+        let settled = s.workers[w].claim.filter(|_| s.has_written(w));
+        s.seen.stale_write |= settled.is_some_and(|settled| token != Some(settled.token));
         s.commit(w);
         let now = s.rows;
         for (id, rows) in (0..).zip(before.jobs.iter().zip(now.jobs)) {
             let (Some(old), Some(new)) = rows else { continue };
             let stays = |row: GroupRow| now.group.is_some_and(|now| now.claim == row.claim);
-            let ended = before.group.is_some_and(|row| row.names(id) && row.started && !stays(row));
+            let over = |row| !stays(row) || !new.status.unfinished();
+            let current = before.current() == Some(id);
+            let ended = before.group.is_some_and(|row| current && row.started && over(row));
             let most = u8::from(ended) + u8::from(self.is_receiver(w));
             s.seen.uncounted |= new.attempts > old.attempts + most;
         }

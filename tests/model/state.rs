@@ -12,8 +12,9 @@ pub const OPERATOR: usize = WORKERS;
 pub const MAINTENANCE: usize = WORKERS + 1;
 pub const SESSIONS: usize = WORKERS + 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Status {
+    #[default]
     /// Waits, or runs: whether a job is claimed is in its group's row alone.
     Queued,
     Succeeded,
@@ -31,7 +32,7 @@ impl Status {
 }
 
 /// A row of `job`. Its place in the array is its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct JobRow {
     pub status: Status,
     pub flagged: bool,
@@ -68,8 +69,9 @@ impl JobRow {
 }
 
 /// Meaning of `ready_at`: a time that is over, or the kind of time that it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Ready {
+    #[default]
     Due,
     Lease,
     /// After a suspicion: by the failure detector, or by a claim that met a lease that was over.
@@ -85,12 +87,13 @@ pub enum Ready {
 }
 
 /// The row of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GroupRow {
     /// The token.
     pub claim: Option<u8>,
-    pub job: Option<u8>,
-    /// The claim has begun an attempt, which its job's row counts when it has ended.
+    /// The jobs of the claim's turn, a bit for each, until it ends. They run in order.
+    pub jobs: u8,
+    /// The claim has begun an attempt, which the row of its first job counts when it has ended.
     pub started: bool,
     pub suspect: Option<u8>,
     pub claimed_by: Option<u8>,
@@ -105,7 +108,7 @@ pub struct GroupRow {
 impl GroupRow {
     /// Returns whether the job is claimed.
     pub fn names(&self, job: u8) -> bool {
-        self.job == Some(job)
+        self.jobs & 1 << job != 0
     }
 
     /// Returns whether its claim is strict, and over.
@@ -153,6 +156,11 @@ impl Rows {
         self.group.is_some_and(|row| row.names(job))
     }
 
+    /// Returns the first job of the claim that has not ended: it runs, or is next.
+    pub fn current(&self) -> Option<u8> {
+        lowest(self.group?.jobs & self.unfinished())
+    }
+
     pub fn flagged(&self) -> u8 {
         self.which(|_, row| row.flagged)
     }
@@ -188,7 +196,7 @@ pub struct Faults {
     pub promotions: u8,
     /// Leases of living workers that are not extended in time.
     pub lapses: u8,
-    /// Holds of a chained job that fail though the commit before them got through.
+    /// Holds of a turn's next job that fail though the commit before them got through.
     pub holds: u8,
 }
 

@@ -16,7 +16,10 @@ pub enum RunResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     pub token: u8,
+    /// The job of the turn that runs, or is next.
     pub job: u8,
+    /// Those behind it in the turn, a bit for each.
+    pub followers: u8,
     pub attempts: u8,
     pub exhausted: bool,
 }
@@ -28,6 +31,8 @@ pub enum Then {
     Handle,
     /// The first `tx()` of a handler that a lease keeps.
     Tx,
+    /// To record a success in the middle of a turn, which goes on.
+    Stay,
     /// To record the result of the run.
     Record(RunResult),
     /// To release the claim: no slot has come free for its job.
@@ -41,96 +46,45 @@ pub enum Step {
     Dead,
     Idle,
     // Claim: adopt, by the flags that were seen. None of them is locked.
-    WakeLock {
-        flags: u8,
-        wakes: bool,
-    },
-    ShareLock {
-        flags: u8,
-    },
-    GroupLock {
-        flags: u8,
-    },
-    GroupSee {
-        flags: u8,
-    },
-    Insert {
-        flags: u8,
-        head: Option<u8>,
-        wrong: bool,
-    },
+    WakeLock { flags: u8, wakes: bool },
+    ShareLock { flags: u8 },
+    GroupLock { flags: u8 },
+    GroupSee { flags: u8 },
+    Insert { flags: u8, head: Option<u8>, wrong: bool },
     // Claim: take turns, read heads, write.
     TakeSee,
-    TakeLock {
-        seen: HeadSnapshot,
-    },
-    HeadSee {
-        seen: HeadSnapshot,
-    },
-    HeadLock {
-        head: u8,
-        wrong: bool,
-        alone: bool,
-    },
-    SleepClear {
-        head: u8,
-    },
+    TakeLock { seen: HeadSnapshot },
+    HeadSee { seen: HeadSnapshot },
+    HeadLock { head: u8, wrong: bool, alone: bool },
+    FollowSee { head: u8 },
+    FollowLock { head: u8, next: u8 },
+    SleepClear { head: u8 },
     RetireFreeSee,
-    RetireFreeLock {
-        drained: bool,
-    },
-    ClaimCommit {
-        claim: Option<Claim>,
-    },
+    RetireFreeLock { drained: bool },
+    ClaimCommit { claim: Option<Claim> },
     // Hold, or settle by token.
-    HoldSee {
-        then: Then,
-    },
-    HoldLock {
-        then: Then,
-        followed: bool,
-    },
-    ClearSuspicion {
-        then: Then,
-    },
+    HoldSee { then: Then },
+    HoldLock { then: Then, followed: bool },
+    ClearSuspicion { then: Then },
     ReleaseCommit,
-    /// The handler runs, in a transaction that has the rows.
-    Held {
-        followed: bool,
-    },
-    /// The handler runs, and its session is gone.
+    // The handler runs, in a transaction that has the rows.
+    Held { followed: bool },
+    // The handler runs, and its session is gone.
     HoldLost,
-    /// The handler runs, and a lease keeps the group.
+    // The handler runs, and a lease keeps the group.
     Leased,
     // Settle.
     ManySee,
     ManyLock,
     ManyWrite,
-    ParkSee {
-        followed: bool,
-    },
-    ParkLock {
-        followed: bool,
-        behind: u8,
-    },
+    ParkSee { followed: bool },
+    ParkLock { followed: bool, behind: u8 },
     RetireAlone,
-    RetireAtOnce {
-        drained: bool,
-    },
+    RetireAtOnce { drained: bool },
     Retire,
     SettleCommit,
-    // Settle, and chain the group's next job.
-    ChainSee {
-        followed: bool,
-    },
-    ChainLock {
-        followed: bool,
-        next: u8,
-        wrong: bool,
-    },
-    ChainCommit {
-        claim: Claim,
-    },
+    // The turn goes on behind the commit.
+    StayCommit,
 }
 
 /// The heads that a snapshot shows of the group.
@@ -157,13 +111,25 @@ pub struct Worker {
     pub found_dead: Option<u8>,
 }
 
+impl Worker {
+    pub fn new(step: Step, present: bool) -> Self {
+        Self {
+            step,
+            claim: None,
+            handler: false,
+            unrecorded: RunResult::default(),
+            present,
+            knows_down: false,
+            found_dead: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     Waiting,
-    /// Inserted, not committed.
-    Open {
-        first: u8,
-    },
+    // Inserted, not committed.
+    Open { first: u8 },
     Done,
 }
 

@@ -7,7 +7,7 @@ use std::hash::Hash;
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use crate::protocol::{Action, Protocol};
-use crate::state::{JOBS, State, Step};
+use crate::state::{JOBS, State, Step, each};
 
 pub fn tell(model: &Protocol, steps: &[(State, Action)]) -> String {
     let mut text = String::new();
@@ -66,6 +66,9 @@ fn say(before: &State, action: Action) -> String {
         Action::AckAtOnce(w) => format!("receiver {w} acks in the transaction that received"),
         Action::RollBack(w) => format!("receiver {w} rolls back"),
         Action::FailNext(w) => format!("worker {w}'s commit gets through, the next hold fails"),
+        Action::SliceEnds(w) => {
+            format!("worker {w}'s handler returns: Success, and the slice is over")
+        }
         Action::FirstTx(w) => format!("worker {w}'s handler asks for its transaction"),
         Action::DropHandler(w) => format!("worker {w} notices its loss and drops its handler"),
         Action::Extend(w) => format!("worker {w} extends its lease"),
@@ -106,6 +109,8 @@ fn step(step: Step) -> String {
         Step::TakeLock { .. } => "locks the group that was due",
         Step::HeadSee { .. } => "reads the head",
         Step::HeadLock { .. } => "locks the head and names it in the row",
+        Step::FollowSee { .. } => "reads the jobs behind the head",
+        Step::FollowLock { .. } => "locks them, and names head and followers in the row",
         Step::SleepClear { .. } => "lets the group sleep, and clears flags behind its head",
         Step::RetireFreeSee => "checks whether the group is drained",
         Step::RetireFreeLock { .. } => "locks the row alone and retires the group",
@@ -124,9 +129,7 @@ fn step(step: Step) -> String {
         Step::RetireAtOnce { .. } => "locks the row and deletes it by what it saw",
         Step::Retire => "reads once more, and deletes the row of a drained group",
         Step::SettleCommit => "commits the outcome",
-        Step::ChainSee { .. } => "reads which job is next",
-        Step::ChainLock { .. } => "locks the next job, ends its own and names the next",
-        Step::ChainCommit { .. } => "commits, and holds the next job",
+        Step::StayCommit => "commits what came of its job; the turn goes on",
         _ => "continues",
     };
     said.into()
@@ -144,9 +147,10 @@ fn rows(s: &State) -> String {
         None => text.push_str(" | no row"),
         Some(row) => {
             let _ = write!(text, " | head {}, {:?}", row.head, row.ready);
-            if let (Some(token), Some(job)) = (row.claim, row.job) {
+            if let Some(token) = row.claim {
                 let begun = if row.started { "" } else { " (no attempt)" };
-                let _ = write!(text, ", claim {token} of job {job}{begun}");
+                let jobs: Vec<u8> = each(row.jobs).collect();
+                let _ = write!(text, ", claim {token} of {jobs:?}{begun}");
             }
             if row.suspect.is_some() {
                 text.push_str(", suspected");

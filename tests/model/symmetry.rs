@@ -18,14 +18,11 @@ fn locked(locks: &Locks, session: usize) -> (u8, Option<bool>, bool, bool) {
     )
 }
 
-const FORGOTTEN: JobRow = JobRow {
-    status: Status::Succeeded,
-    flagged: false,
-    due: true,
-    attempts: 0,
-    forgiven: 0,
-    parked_with: None,
-};
+/// Leaves what still counts of a job that has ended.
+fn forget_end(row: &mut JobRow) {
+    let flagged = row.flagged;
+    *row = JobRow { status: Status::Succeeded, flagged, due: true, ..JobRow::default() };
+}
 
 /// New numbers of tokens, in the order in which they are met.
 #[derive(Default)]
@@ -87,15 +84,12 @@ impl State {
                 && let Some(row) = &mut self.rows.jobs[id]
                 && !matches!(row.status, Status::Moved | Status::Parked)
             {
-                *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
+                forget_end(row);
                 self.seen.starts[id] = 0;
                 self.seen.before[id] = 0;
                 // An adopter that clears its flag.
-                for transaction in &mut self.transactions {
-                    if let Some(row) = &mut transaction.jobs[id] {
-                        *row = JobRow { flagged: row.flagged, ..FORGOTTEN };
-                    }
-                }
+                let rows = self.transactions.iter_mut().filter_map(|own| own.jobs[id].as_mut());
+                rows.for_each(forget_end);
             }
         }
         let mut renamed = Renamed::default();
@@ -108,10 +102,8 @@ impl State {
         }
         for worker in &mut self.workers {
             renamed.in_claim(worker.claim.as_mut());
-            match &mut worker.step {
-                Step::ClaimCommit { claim } => renamed.in_claim(claim.as_mut()),
-                Step::ChainCommit { claim } => renamed.in_claim(Some(claim)),
-                _ => {}
+            if let Step::ClaimCommit { claim } = &mut worker.step {
+                renamed.in_claim(claim.as_mut());
             }
         }
     }

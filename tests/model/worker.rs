@@ -3,8 +3,8 @@
 use crate::mutation::Mutation;
 use crate::protocol::{Hold, Protocol};
 use crate::state::{
-    Faults, JOBS, MAINTENANCE, MaintenanceStep, OPERATOR, OperatorStep, Producer, RunResult, State,
-    Step, Then, WORKERS,
+    Faults, JOBS, MAINTENANCE, MaintenanceStep, OPERATOR, OperatorStep, Producer, State, Step,
+    Then, WORKERS, Worker,
 };
 
 impl Protocol {
@@ -22,6 +22,8 @@ impl Protocol {
             Step::TakeLock { seen } => self.take(s, w, seen),
             Step::HeadSee { seen } => self.see_head(s, w, seen),
             Step::HeadLock { head, wrong, alone } => self.start(s, w, head, wrong, alone),
+            Step::FollowSee { head } => self.see_followers(s, w, head),
+            Step::FollowLock { head, next } => self.lock_followers(s, w, head, next),
             Step::SleepClear { head } => self.clear_behind(s, w, head),
             Step::RetireFreeSee => self.see_drained(s, w),
             Step::RetireFreeLock { drained } => self.retire_free(s, w, drained),
@@ -38,11 +40,7 @@ impl Protocol {
             Step::RetireAtOnce { drained } => self.retire_at_once(s, w, drained),
             Step::Retire => self.retire(s, w),
             Step::SettleCommit | Step::ReleaseCommit => self.commit_settle(s, w, true),
-            Step::ChainSee { followed } => self.see_next(s, w, followed),
-            Step::ChainLock { followed, next, wrong } => {
-                self.chain_next(s, w, followed, next, wrong);
-            }
-            Step::ChainCommit { claim } => self.commit_next(s, w, claim, true),
+            Step::StayCommit => self.commit_stay(s, w, true),
         }
         true
     }
@@ -54,14 +52,8 @@ impl Protocol {
             return false;
         }
         s.rollback(w);
-        let worker = &mut s.workers[w];
-        worker.step = if self.presence { Step::Dead } else { Step::Idle };
-        worker.claim = None;
-        worker.handler = false;
-        worker.unrecorded = RunResult::default();
-        worker.present = false;
-        worker.knows_down = false;
-        worker.found_dead = None;
+        let step = if self.presence { Step::Dead } else { Step::Idle };
+        s.workers[w] = Worker::new(step, false);
         true
     }
 
@@ -71,16 +63,19 @@ impl Protocol {
         let step = match worker.step {
             Step::Dead | Step::Idle | Step::Leased | Step::HoldLost => return false,
             Step::Held { .. } => Step::HoldLost,
-            // The handler is not begun and never will be: the claim's lease runs out.
-            Step::HoldSee { then: Then::Handle }
-            | Step::HoldLock { then: Then::Handle, .. }
-            | Step::ClearSuspicion { then: Then::Handle } => {
-                s.workers[w].claim = None;
-                Step::Idle
-            }
             Step::HoldSee { then }
             | Step::HoldLock { then, .. }
-            | Step::ClearSuspicion { then } => Step::HoldSee { then },
+            | Step::ClearSuspicion { then } => match then {
+                Then::Handle if self.is_in_the_middle(s, w) => {
+                    Step::HoldSee { then: Then::Release }
+                }
+                // The handler is not begun and never will be: the claim's lease runs out.
+                Then::Handle => {
+                    s.workers[w].claim = None;
+                    Step::Idle
+                }
+                then => Step::HoldSee { then },
+            },
             Step::ReleaseCommit => Step::HoldSee { then: Then::Release },
             Step::ManySee | Step::ManyLock | Step::ManyWrite => Step::ManySee,
             Step::ParkSee { .. }
@@ -88,10 +83,8 @@ impl Protocol {
             | Step::RetireAlone
             | Step::RetireAtOnce { .. }
             | Step::Retire
-            | Step::ChainSee { .. }
-            | Step::ChainLock { .. }
-            | Step::ChainCommit { .. }
             | Step::SettleCommit => Step::HoldSee { then: Then::Record(worker.unrecorded) },
+            Step::StayCommit => self.record_again(s, w),
             // In a claim.
             _ => worker.without_transaction(),
         };
@@ -106,7 +99,7 @@ impl Protocol {
             Step::ClaimCommit { .. } | Step::SettleCommit | Step::ReleaseCommit => {
                 self.commit_settle(s, w, false);
             }
-            Step::ChainCommit { claim } => self.commit_next(s, w, claim, false),
+            Step::StayCommit => self.commit_stay(s, w, false),
             _ => return false,
         }
         true
