@@ -120,12 +120,18 @@ begin
     greatest(limits.followers / greatest(cardinality(places), 1), least(limits.followers, 9)));
   for follower in
     with next as materialized (
-      select f.place, n.id, n.bytes from unnest(places) f(place) join lateral (
+      select f.place, n.id, n.bytes from unnest(places) f(place)
+      -- A late job before the head may have been committed since the head was read: what was
+      -- enqueued behind that commit must not run before it (P1).
+      join lateral (
+        select h.id = turns[f.place].job as is_head
+        from {schema}.head(terms.queue, turns[f.place].name, turns[f.place].job, null) h) head on true
+      join lateral (
         select j.id, {job_bytes} as bytes from {schema}.job j
         where j.queue = terms.queue and (j.group_id, j.id) > (turns[f.place].name, turns[f.place].job)
           and j.group_id <= turns[f.place].name
           and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit each) n on true),
+        order by j.group_id, j.id limit each) n on head.is_head),
     locked as materialized (
       select j.id from next join {schema}.job j on j.id = any (array[next.id])
       where j.finished_at is null and j.run_at <= clock_timestamp() and j.queue = any (array[terms.queue])

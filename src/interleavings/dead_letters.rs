@@ -58,7 +58,7 @@ async fn a_follower_that_was_moved_ends_the_turn_before_it() {
         let mut producer = scene.session().await;
         let ids = enqueue(&mut producer, &["g", "g"]).await;
         scene.close_gate().await;
-        let mut replace = vec![("limit each) n on true", "limit each) n on public.pass_gate()")];
+        let mut replace = vec![("n on head.is_head", "n on head.is_head and public.pass_gate()")];
         if wrong {
             replace.push((ASKS_AGAIN, ""));
         }

@@ -21,6 +21,40 @@ async fn counted(scene: &Scene, jobs: &[i64]) -> Vec<i64> {
     counted
 }
 
+/// A job with a lower id is committed behind the read of the head, and another is enqueued behind
+/// that commit: as a follower it would run before the first one (P1).
+#[tokio::test]
+async fn a_late_commit_behind_the_read_of_the_head_has_no_job_before_it() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut late = scene.session().await;
+        begin(&mut late).await;
+        let low = enqueue(&mut late, &["g"]).await[0];
+        let head = scene.enqueue("g").await;
+        let mut worker = scene.session().await;
+        scene.adopt(&mut worker).await;
+        commit(&mut worker).await;
+        if wrong {
+            scene.rewrite("follow", &[("n on head.is_head", "n on true")]).await;
+        }
+        begin(&mut worker).await;
+        let turns = scene.lock_turns(&mut worker, 1).await;
+        let heads = scene.read_heads(&mut worker, &turns).await;
+        assert_eq!(heads.jobs, [Some(head)]);
+        commit(&mut late).await;
+        let behind = scene.enqueue("g").await;
+        let claims = scene.start_with_followers(&mut worker, &heads).await;
+        commit(&mut worker).await;
+        if wrong {
+            assert_eq!(claims, [head, behind]);
+        } else {
+            assert_eq!(claims, [head]);
+            assert!(scene.flagged(low).await, "it comes next");
+        }
+        scene.end().await;
+    }
+}
+
 /// Drains a group whose third job kills each worker that begins it. A worker records each success,
 /// or all with the last job of its turn. Returns each job's begun handlers, and the attempts that
 /// count in the end.

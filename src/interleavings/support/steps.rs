@@ -141,6 +141,20 @@ impl Scene {
         start.fetch_all(conn).await.unwrap().into_iter().map(claim).collect()
     }
 
+    /// Starts the heads that may run with their followers. Returns all jobs that the turns name.
+    pub(in crate::interleavings) async fn start_with_followers(
+        &self,
+        conn: &mut PgConnection,
+        heads: &Heads,
+    ) -> Vec<i64> {
+        let sql = format!(
+            "select s.id from seriatim.start_turns( \
+             ('{Q}', null, false, null, 3, 0.5, false, null, 10, true)::seriatim.claim_terms, \
+             (10, 10, 1000000, null)::seriatim.claim_limits, $1::seriatim.turn[]) t, unnest(t.jobs) s"
+        );
+        sqlx::query_scalar(AssertSqlSafe(sql)).bind(&heads.read).fetch_all(conn).await.unwrap()
+    }
+
     /// Defers the groups whose heads are not started, in the open transaction.
     pub(in crate::interleavings) async fn defer(&self, conn: &mut PgConnection, heads: &Heads) {
         let sql = format!(
