@@ -5,10 +5,11 @@
 -- was claimed, as its settle has not passed its exclusive lock, and a later read sees the job. That
 -- is why nothing strands (P3). The end of an attempt clears its job's flag as well.
 --
--- A row is inserted behind its group's lock (`lock_new_groups`), held until the commit, after a look
--- by a snapshot that is younger than that lock (`read_heads`). So a group has one row, any number of
--- adopters work side by side, and an open transaction keeps only the groups that it adopted. What
--- is locked for a group must never change, or two versions of the library would give it two rows.
+-- A row is inserted behind its group's lock (`lock_new_groups`), held until the commit, after a
+-- look by a snapshot that is younger than that lock (`read_heads`). So a group has one row, any
+-- number of adopters work side by side, and an open transaction keeps only the groups that it
+-- adopted. What is locked for a group must never change, or two versions of the library would give
+-- it two rows.
 --
 -- What is found by id says `coalesce(flagged, false)`: by the words of its partial index, that
 -- could be read as a whole. A group's row is looked up from the end of the index: of several
@@ -17,8 +18,8 @@
 -- Locks groups that have no row, for the insert of one. Returns those that no other transaction has
 -- locked, in any order.
 --
--- A group's lock is that of a row of `adoption_lock`, by the group's hash. Names are quoted: a queue
--- `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill the
+-- A group's lock is that of a row of `adoption_lock`, by the group's hash. Names are quoted: a
+-- queue `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill the
 -- server's lock table: an open transaction may adopt any number of groups.
 --
 -- Locks: rows of `adoption_lock` NO KEY UPDATE, skips.
@@ -44,8 +45,8 @@ end $$;
 
 -- Returns the next `n` flags in the order of the line; of groups that were `seen` none. Or those of
 -- one group, in its order; or the last ones of the line.
-create or replace function {schema}.read_flags(terms {schema}.claim_terms, flags {schema}.flag_range, n integer,
-  seen text[]) returns {schema}.flag[]
+create or replace function {schema}.read_flags(terms {schema}.claim_terms, flags {schema}.flag_range,
+  n integer, seen text[]) returns {schema}.flag[]
 language plpgsql stable
 as $$
 declare
@@ -96,7 +97,8 @@ begin
       bool_or(f.ended) as ended, min(f.ordinality) as place, count(*) as flags
     from unnest(flags) with ordinality f
     group by f.name)
-  select array_agg(row(c.call, c.name, c.id, c.flag_at, c.head, c.place, c.flags)::{schema}.flag_call) into calls
+  select array_agg(row(c.call, c.name, c.id, c.flag_at, c.head, c.place, c.flags)::{schema}.flag_call)
+    into calls
   from (
     -- A new group's place is that of its head, whatever the priorities of those behind it.
     select f.name, f.id, f.place, f.flags, head.id as head,
@@ -136,7 +138,8 @@ create or replace function {schema}.adopted_turn(name text, line tid, head_id bi
   flags bigint) returns {schema}.turn
 language sql immutable
 as $$
-  select row(name, line, head_id, ready_at, flags, null, null, null, null, null, null, null, null)::{schema}.turn
+  select row(name, line, head_id, ready_at, flags,
+    null, null, null, null, null, null, null, null)::{schema}.turn
 $$;
 
 -- Adopts up to `want` groups that flags call for, in the order of the line. Reads on behind flags
@@ -150,8 +153,8 @@ $$;
 --
 -- A receiver's transaction may stay open: it adopts only groups whose heads it can start, and locks
 -- those heads first. A worker's first page gets rows whatever has the heads, so that operators see
--- them. Behind that it does the same: thousands of rows of locked heads would be looked at again and
--- again.
+-- them. Behind that it does the same: thousands of rows of locked heads would be looked at again
+-- and again.
 --
 -- Locks: new groups, rows that it wakes, heads, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(terms {schema}.claim_terms, flags {schema}.flag_range, want integer,
@@ -177,7 +180,8 @@ begin
     page := {schema}.read_flags(terms, flags, page_size, seen);
     exit when page is null;
     calls := {schema}.read_calls(terms, page, due_by);
-    select array_agg(c.name) filter (where c.call = 'idle'), array_agg(c.name) filter (where c.call = 'resting'),
+    select array_agg(c.name) filter (where c.call = 'idle'),
+        array_agg(c.name) filter (where c.call = 'resting'),
         array_agg(c.name) filter (where c.call = 'drained'),
         coalesce(array_agg(c) filter (where c.call in ('new', 'woken')), '{}')
       into still, rests, drained, calls
@@ -234,8 +238,8 @@ begin
       first := last + 1;
     end loop;
 
-    -- The flags of what was woken go. So do those of ended jobs that nothing is behind; one that was
-    -- queued again meanwhile keeps its own. Those of a new group go when it has its row.
+    -- The flags of what was woken go. So do those of ended jobs that nothing is behind; one that
+    -- was queued again meanwhile keeps its own. Those of a new group go when it has its row.
     if woken <> '{}' or drained is not null then
       with flag as materialized (
         select j.id from {schema}.job j

@@ -3,13 +3,15 @@
 -- time. Up to `most` groups and jobs. Returns whether there may be more.
 --
 -- Locks: rows of sleeping groups, ungrouped or flagged jobs NO KEY UPDATE, skips.
-create or replace function {schema}.age_priorities(of_queue text, until_at timestamptz, most integer) returns boolean
+create or replace function {schema}.age_priorities(of_queue text, until_at timestamptz, most integer)
+returns boolean
 language plpgsql volatile
 as $$
 declare
   groups integer; jobs integer;
 begin
-  update {schema}.queue_group g set ready_at = g.ready_at - g.aging_priority * {priority_aging}, aging_priority = 0
+  update {schema}.queue_group g set
+    ready_at = g.ready_at - g.aging_priority * {priority_aging}, aging_priority = 0
   from (select d.ctid as line from {schema}.queue_group d
     where d.queue = of_queue and d.aging_priority > 0 and d.ready_at <= until_at
     order by d.ready_at limit most for no key update skip locked) due

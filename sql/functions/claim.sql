@@ -95,7 +95,8 @@ begin
   answer.slots := limits.slots - wanted.slots;
   answer.reading := scan.reading;
   answer.late := scan.late;
-  answer.more := answer.more or scan.more_flags is true or scan.reached_at is not null and scan.flags_at is not null;
+  answer.more := answer.more or scan.more_flags is true
+    or scan.reached_at is not null and scan.flags_at is not null;
   -- Null: it has read all.
   answer.flags_id := case when scan.flags_at is not null or scan.more_flags then scan.reached_id end;
   answer.flags_at := case when scan.reached_at is null or scan.flags_at is not null or scan.more_flags
@@ -171,14 +172,16 @@ begin
     exit when limits.bytes < 1;
     if kind = 'lapsed jobs' then
       continue when not due.lapsed;
-      perform {schema}.suspect_ungrouped(terms.queue, began, case when terms.receiver then limits.slots else 1000 end);
+      perform {schema}.suspect_ungrouped(terms.queue, began,
+        case when terms.receiver then limits.slots else 1000 end);
       part := {schema}.claim_ungrouped(terms, wanted, null, began);
     elsif kind = 'jobs' then
       continue when front.ungrouped_at is null or terms.group_id is not null;
       part := {schema}.claim_ungrouped(terms, wanted, front.ungrouped_at, began);
     elsif kind = 'lapsed groups' then
       continue when limits.in_flight is null or front.groups_at is null;
-      part := {schema}.claim_groups(terms, wanted, row(front.groups_at, null, 0, null)::{schema}.claim_front, true, began);
+      part := {schema}.claim_groups(terms, wanted,
+        row(front.groups_at, null, 0, null)::{schema}.claim_front, true, began);
     else
       continue when front.groups_at is null and front.flags_at is null;
       part := {schema}.claim_groups(terms, wanted, front, false, began);
@@ -201,7 +204,8 @@ begin
     -- Not taken, for want of a slot or because other transactions have them.
     answer.more := (select f.ready_at from {schema}.first_group(terms.queue,
           coalesce(answer.groups_at, front.groups_at), began) f) is not null
-      or (select f.turn_at from {schema}.first_ungrouped(terms.queue, front.ungrouped_at, began) f) is not null
+      or (select f.turn_at from {schema}.first_ungrouped(terms.queue, front.ungrouped_at, began) f)
+        is not null
       or answer.flags_at is null and (
         select {flag_at} from {schema}.job j
         where j.queue = terms.queue and j.flagged and {flag_at} <= began and {flag_at} >= front.flags_at

@@ -14,7 +14,8 @@
 --
 -- Locks: settings of paused groups SHARE, rows that are to be retired FOR UPDATE, skips; as
 -- `clear_flags_from`.
-create or replace function {schema}.defer_turns(terms {schema}.claim_terms, turns {schema}.turn[]) returns void
+create or replace function {schema}.defer_turns(terms {schema}.claim_terms, turns {schema}.turn[])
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -71,7 +72,8 @@ begin
       (t.plan = 'recheck')::integer
     from deferred t where t.line is null and t.plan <> 'retire')
   update {schema}.queue_group g set
-    ready_at = coalesce(t.next_at, case when t.plan = 'suspect' then {schema}.suspect_until(g.suspect, g.claim)
+    ready_at = coalesce(t.next_at, case
+      when t.plan = 'suspect' then {schema}.suspect_until(g.suspect, g.claim)
       else clock_timestamp() + {retry_soon} * 2 ^ g.rechecks end),
     head_id = t.next_id,
     aging_priority = t.aging,
@@ -81,7 +83,8 @@ begin
       when g.rechecks > 6 then g.rechecks - 1
       else least(g.rechecks + 1, 6) end,
     -- Put off, a strict claim is over all the same.
-    suspect = case when t.plan in ('suspect', 'recheck') then g.claim when t.plan <> 'free' then g.suspect end,
+    suspect = case when t.plan in ('suspect', 'recheck') then g.claim
+      when t.plan <> 'free' then g.suspect end,
     claim = case when t.plan <> 'free' then g.claim end,
     job_id = case when t.plan <> 'free' then g.job_id end,
     claimed_by = case when t.plan <> 'free' then g.claimed_by end,
@@ -98,7 +101,8 @@ begin
       select g.ctid from {schema}.queue_group g
       where g.ctid = any (drained) and g.claim is null and g.halted_at is null
       for update skip locked));
-    update {schema}.queue_group g set ready_at = clock_timestamp() + {retry_soon} where g.ctid = any (drained);
+    update {schema}.queue_group g set ready_at = clock_timestamp() + {retry_soon}
+    where g.ctid = any (drained);
   end if;
 end $$;
 
@@ -115,7 +119,8 @@ begin
   delete from {schema}.queue_group g
   where g.ctid = any (lines) and g.halted_at is null
     and (select j.id from {schema}.job j
-      where j.queue = g.queue and j.group_id = g.group_id and j.status in ('queued', 'started') limit 1) is null;
+      where j.queue = g.queue and j.group_id = g.group_id and j.status in ('queued', 'started')
+      limit 1) is null;
   get diagnostics deleted = row_count;
   return deleted = cardinality(lines);
 end $$;

@@ -56,7 +56,8 @@ begin
     where turn.lapsed_job is null
     union all
     -- The attempt that is lost is counted by the start.
-    select (select min(c.id) from {schema}.unfinished(g.job_id, g.batch) c), (g.started_at is not null)::integer
+    select (select min(c.id) from {schema}.unfinished(g.job_id, g.batch) c),
+      (g.started_at is not null)::integer
     from {schema}.queue_group g where turn.suspected and g.ctid = turn.line) head on true
   left join lateral (
     select j.id, {head_disposition} as disposition, j.attempts = j.attempts_forgiven as fresh,

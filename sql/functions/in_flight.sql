@@ -7,7 +7,8 @@
 -- or a fleet that crashed would never go on.
 --
 -- Locks: the queue's row NO KEY UPDATE, skips.
-create or replace function {schema}.in_flight_room(of_queue text, out room bigint, out paused boolean, out busy boolean)
+create or replace function {schema}.in_flight_room(of_queue text,
+  out room bigint, out paused boolean, out busy boolean)
 language plpgsql volatile
 as $$
 declare

@@ -40,12 +40,14 @@ begin
   elsif part = 'end' then
     select array_agg(l.turn) into turns
     from (select {schema}.locked_turn(g, g.ctid) as turn from {schema}.queue_group g
-      where g.queue = terms.queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at > from_at
+      where g.queue = terms.queue and g.ready_at <= until_at and g.ready_at < 'infinity'
+        and g.ready_at > from_at
       order by g.ready_at desc limit n for no key update skip locked) l;
   else
     select array_agg(l.turn) into turns
     from (select {schema}.locked_turn(g, g.ctid) as turn from {schema}.queue_group g
-      where g.queue = terms.queue and g.ready_at <= until_at and g.ready_at < 'infinity' and g.ready_at >= from_at
+      where g.queue = terms.queue and g.ready_at <= until_at and g.ready_at < 'infinity'
+        and g.ready_at >= from_at
       order by g.ready_at limit n for no key update skip locked) l;
   end if;
   return turns;
@@ -137,7 +139,8 @@ begin
     return;
   elsif scan.part = 'end' then
     turns := {schema}.lock_turns(terms, scan.part,
-      case when terms.receiver then want else least(greatest(want, 8) * 4, 256) end, scan.groups_at, until_at);
+      case when terms.receiver then want else least(greatest(want, 8) * 4, 256) end,
+      scan.groups_at, until_at);
     return;
   end if;
   scan.rows_until := until_at;

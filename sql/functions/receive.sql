@@ -17,11 +17,12 @@ end $$;
 --
 -- A receive is a claim. Its token is in every receipt, and its visibility is its lease: `ready_at`
 -- of the group, or `lease_until` of a job without one. Several jobs of a group that are received
--- together have one claim, whose `batch` are those that have not ended. `claimed_by` is null: no presence vouches for a receiver.
+-- together have one claim, whose `batch` are those that have not ended. `claimed_by` is null: no
+-- presence vouches for a receiver.
 --
 -- Jobs that are not to be run end here, and others are claimed in their place, within bounds.
-create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval, of_group text, together boolean,
-  out jobs bigint[], out tokens uuid[])
+create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval,
+  of_group text, together boolean, out jobs bigint[], out tokens uuid[])
 language plpgsql volatile
 as $$
 declare
@@ -42,7 +43,8 @@ begin
   for round in 1..20 loop
     claimed := claim(terms,
       row(n - cardinality(jobs), case when together then n else 0 end, {claim_bytes}, null)::claim_limits,
-      row('-infinity', coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0), '-infinity')::claim_front,
+      row('-infinity', coalesce(scan.flags_at, '-infinity'), coalesce(scan.flags_id, 0),
+        '-infinity')::claim_front,
       random() < 0.5);
     terms.may_retire := false;
     if of_group is null and round = 1 then
@@ -70,7 +72,8 @@ end $$;
 
 -- Keeps no group in two answers of `n` jobs each: the jobs that would begin an answer behind others
 -- of their group are queued again. Returns the others, and their tokens.
-create or replace function cut_answers(n integer, of_jobs bigint[], of_tokens uuid[], out jobs bigint[], out tokens uuid[])
+create or replace function cut_answers(n integer, of_jobs bigint[], of_tokens uuid[],
+  out jobs bigint[], out tokens uuid[])
 language plpgsql volatile
 as $$
 declare
@@ -94,7 +97,8 @@ begin
   jobs := array(select of_jobs[k.i] from unnest(kept) k(i));
   tokens := array(select of_tokens[k.i] from unnest(kept) k(i));
   if cut <> '{}' then
-    perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]), array(select of_jobs[c.i] from unnest(cut) c(i)))
+    perform receive_pass(c.tokens, array_fill(null::bigint, array[cardinality(c.tokens)]),
+      array(select of_jobs[c.i] from unnest(cut) c(i)))
     from (select array(select distinct of_tokens[c.i] from unnest(cut) c(i)) as tokens) c;
   end if;
 end $$;
@@ -150,8 +154,8 @@ begin
       using errcode = '22023', hint = 'Receive again for more.';
   end if;
   if requests is null or requests < 1 or requests > 1000 / n then
-    raise exception 'requests is %, for % jobs each it must be from 1 to %', coalesce(requests::text, 'null'), n, 1000 / n
-      using errcode = '22023', hint = 'Receive again for more.';
+    raise exception 'requests is %, for % jobs each it must be from 1 to %',
+      coalesce(requests::text, 'null'), n, 1000 / n using errcode = '22023', hint = 'Receive again for more.';
   elsif requests > 1 and (of_group is not null or of_attempt is not null) then
     raise exception 'several requests are received for, and a group or an attempt id is given'
       using errcode = '22023', hint = 'Leave requests out: both are of one.';
@@ -175,8 +179,8 @@ begin
       return;
     end if;
     delete from receive_attempt a where a.ctid in (
-      select a.ctid from receive_attempt a where a.expires_at <= clock_timestamp() order by a.expires_at limit 20
-      for update skip locked);
+      select a.ctid from receive_attempt a where a.expires_at <= clock_timestamp()
+      order by a.expires_at limit 20 for update skip locked);
     select a.* into earlier from receive_attempt a
     where a.queue = of_queue and a.attempt_id = of_attempt and a.expires_at > clock_timestamp();
     if earlier.jobs is not null then
@@ -188,7 +192,8 @@ begin
 
   if jobs = '{}' then
     begin
-      select c.jobs, c.tokens into jobs, tokens from receive_claim(of_queue, n * requests, least(n, 10), visibility, of_group,
+      select c.jobs, c.tokens into jobs, tokens
+      from receive_claim(of_queue, n * requests, least(n, 10), visibility, of_group,
         coalesce(receive.together, false)) c;
       if requests > 1 then
         select c.jobs, c.tokens into jobs, tokens from cut_answers(n, jobs, tokens) c;
@@ -205,12 +210,15 @@ begin
     set jobs = excluded.jobs, tokens = excluded.tokens, expires_at = excluded.expires_at;
   end if;
   return query
-    select r.id || '.' || r.token, j.id, j.group_id, j.attempts + (g.started_at is not null)::integer, j.data, j.payload, j.content_type, j.name, j.reference,
-      j.created_at, coalesce(j.lease_until, g.ready_at),
+    select r.id || '.' || r.token, j.id, j.group_id, j.attempts + (g.started_at is not null)::integer, j.data,
+      j.payload, j.content_type, j.name, j.reference, j.created_at, coalesce(j.lease_until, g.ready_at),
       -- As ActiveJob::key.
-      j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes, j.dedup_id,
+      j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes,
+      j.dedup_id,
       coalesce((j.history -> 0 ->> 'started_at')::timestamptz, g.started_at, j.last_started_at), j.moved_from
-    from unnest(jobs, tokens) with ordinality r(id, token, place) join job j on j.id = any (array[r.id])
-      left join queue_group g on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
+    from unnest(jobs, tokens) with ordinality r(id, token, place)
+    join job j on j.id = any (array[r.id])
+    left join queue_group g
+      on g.queue = any (array[j.queue]) and g.group_id between j.group_id and j.group_id
     order by r.place;
 end $$;

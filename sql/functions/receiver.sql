@@ -10,7 +10,8 @@ declare
 begin
   if asked_at is null then
     delete from receiver r where r.ctid in (
-      select r.ctid from receiver r where r.asked_at < clock_timestamp() - interval '1 day' limit 10 for update skip locked);
+      select r.ctid from receiver r where r.asked_at < clock_timestamp() - interval '1 day'
+      limit 10 for update skip locked);
     insert into receiver (queue, asked_at) select of_queue, clock_timestamp();
   elsif asked_at < clock_timestamp() - interval '10 s' then
     update receiver r set asked_at = clock_timestamp() where r.ctid in (
@@ -46,7 +47,9 @@ as $$
 declare
   line tid;
 begin
-  if answer.late is not true and (scan.queue is null or scan.unread is not true and scan.flags_at is not null) then
+  if answer.late is not true
+    and (scan.queue is null or scan.unread is not true and scan.flags_at is not null)
+  then
     return;
   end if;
   if answer.late is not true and scan.flags_at is null then
@@ -75,8 +78,8 @@ begin
 end $$;
 
 -- Clears flags that call for nothing, where a receive has found more than it can read: they are of
--- groups that are paused, halted, asleep or in flight. Receives leave them, as their transactions may
--- stay open. Workers clear those of their own queues; maintenance and servers call this, in a
+-- groups that are paused, halted, asleep or in flight. Receives leave them, as their transactions
+-- may stay open. Workers clear those of their own queues; maintenance and servers call this, in a
 -- transaction of its own. Returns how many groups, and whether it would find more to do at once.
 --
 -- A pass that finds nothing to do is followed by half a minute of rest: those flags are locked.
@@ -113,7 +116,8 @@ begin
     scan.tidied := scan.tidied + tidied;
     if adoption.more then
       more := true;
-      update tidy_scan t set flags_at = adoption.reached_at, flags_id = adoption.reached_id, tidied = scan.tidied
+      update tidy_scan t set
+        flags_at = adoption.reached_at, flags_id = adoption.reached_id, tidied = scan.tidied
       where t.queue = scan.queue;
     elsif scan.tidied > 0 then
       more := true;
@@ -145,7 +149,8 @@ as $$
   select exists (select from receiver r where r.queue = of_queue and r.asked_at > now() - interval '5 min')
     or exists (
       select from (
-        select g.claimed_by, g.ready_at from queue_group g where g.queue = of_queue and g.job_id is not null limit 100) g
+        select g.claimed_by, g.ready_at from queue_group g
+        where g.queue = of_queue and g.job_id is not null limit 100) g
       where g.claimed_by is null and g.ready_at > now())
     or exists (
       select from (

@@ -56,10 +56,12 @@ begin
     where j.id = any (array[s.id]) and coalesce(j.flagged, false);
   end if;
   with claim as materialized (
-    select s.*, gen_random_uuid() as token, case when s.followers <> '{}' then s.job || s.followers end as batch,
+    select s.*, gen_random_uuid() as token,
+      case when s.followers <> '{}' then s.job || s.followers end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
       clock_timestamp() + make_interval(secs => coalesce(
-        case when terms.own_lease then (select j.lease_ms / 1000.0 from {schema}.job j where j.id = s.job) end,
+        case when terms.own_lease then (
+          select j.lease_ms / 1000.0 from {schema}.job j where j.id = s.job) end,
         terms.lease_seconds)) as lease_until
     from unnest(started) s),
   named as (
@@ -173,7 +175,8 @@ begin
     attempts = j.attempts + 1, last_started_at = lapsed.started_at,
     attempts_forgiven = j.attempts_forgiven + (j.id <> lapsed.head)::integer,
     history = case
-      when j.id <> lapsed.head then {schema}.history_with(j.history, j.attempts + 1, lapsed.started_at, 'released', null)
+      when j.id <> lapsed.head
+        then {schema}.history_with(j.history, j.attempts + 1, lapsed.started_at, 'released', null)
       when lapsed.disposition <> 'exhausted'
         then {schema}.history_with(j.history, j.attempts + 1, lapsed.started_at, 'worker_lost', {lost})
       else j.history end

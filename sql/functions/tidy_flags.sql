@@ -1,10 +1,11 @@
 -- Flags that call for nothing are cleared: else claims would read them again and again.
 
--- Clears flags of groups from `from_ids` on, ten of each: the rows of the groups stand for them, and
--- this transaction has locked those.
+-- Clears flags of groups from `from_ids` on, ten of each: the rows of the groups stand for them,
+-- and this transaction has locked those.
 --
 -- Locks: jobs NO KEY UPDATE, skips.
-create or replace function {schema}.clear_flags_from(of_queue text, groups text[], from_ids bigint[]) returns void
+create or replace function {schema}.clear_flags_from(of_queue text, groups text[], from_ids bigint[])
+returns void
 language plpgsql volatile
 as $$
 begin
@@ -20,8 +21,8 @@ end $$;
 -- Gives rows to groups without one that are paused, or whose heads are not due, so that their flags
 -- go. Returns how many.
 --
--- A change of a pause waits for the setting's lock, so its flag comes after the rest is written. The
--- head is read by a snapshot younger than the group's lock, and what comes below it is flagged. The
+-- A change of a pause waits for the setting's lock, so its flag comes after the rest is written.
+-- The head is read by a snapshot younger than the group's lock, and what comes below it is flagged. The
 -- flag of a head that sleeps stays: it may have been set since, to wake the group.
 --
 -- Locks: new groups, settings of paused ones SHARE, jobs NO KEY UPDATE, skips.
@@ -104,13 +105,15 @@ declare
 begin
   -- By the newest version: its filter would read on to older ones.
   with flag as materialized (select distinct of_queue as queue, f.name from unnest(groups) f(name))
-  select array_agg(flag.name) filter (where g.free), array_agg(flag.name) filter (where not g.free) into free, claimed
+  select array_agg(flag.name) filter (where g.free), array_agg(flag.name) filter (where not g.free)
+    into free, claimed
   from flag join lateral (
     select g.job_id is null as free from {schema}.queue_group g
     where g.queue = flag.queue and g.group_id between flag.name and flag.name
     order by g.group_id desc limit 1) g on true;
   with flag as materialized (select of_queue as queue, f.name from unnest(free) f(name))
-  select array_agg(g.group_id), array_agg(g.head_id + (g.halted_at is null and g.ready_at > clock_timestamp())::integer)
+  select array_agg(g.group_id),
+      array_agg(g.head_id + (g.halted_at is null and g.ready_at > clock_timestamp())::integer)
     into safe, safe_from
   from flag join lateral (
     select g.group_id, g.head_id, g.halted_at, g.ready_at from {schema}.queue_group g
@@ -133,7 +136,8 @@ begin
     select f.id from unnest(safe || shared, safe_from || shared_from) g(name, from_id) join lateral (
       select j.id from {schema}.job j
       where j.queue = of_queue and j.group_id between g.name and g.name and j.flagged and j.id >= g.from_id
-      order by j.group_id, j.id limit 1 + 1024 / cardinality(safe || shared) for no key update skip locked) f on true)
+      order by j.group_id, j.id limit 1 + 1024 / cardinality(safe || shared)
+      for no key update skip locked) f on true)
   update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
   return coalesce(cardinality(safe || shared), 0);
 end $$;

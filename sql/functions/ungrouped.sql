@@ -17,7 +17,8 @@ begin
     from (select row(j.id, {disposition}, {job_bytes}, j.lease_until,
         case when j.claimed_by is null then 'receiver' else 'worker' end)::{schema}.due_job as job
       from {schema}.job j
-      where j.queue = terms.queue and j.group_id is null and j.status = 'started' and j.lease_until <= until_at
+      where j.queue = terms.queue and j.group_id is null and j.status = 'started'
+        and j.lease_until <= until_at
         and (j.strict is true or {schema}.is_suspected(j.suspect, j.claim, j.lease_until))
       order by j.lease_until limit limits.slots for no key update skip locked) d;
   else
@@ -37,7 +38,8 @@ begin
   end if;
   with claim as materialized (
     select d.* from (
-      select d.*, sum(d.bytes) over (order by d.ordinality rows between unbounded preceding and 1 preceding) as before
+      select d.*, sum(d.bytes) over (
+        order by d.ordinality rows between unbounded preceding and 1 preceding) as before
       from unnest(due) with ordinality d) d
     where coalesce(d.before < limits.bytes, true)),
   started as (
