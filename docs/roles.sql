@@ -77,7 +77,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
-  seriatim.shown_query(text), seriatim.queue_settings(text)
+  seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
 grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked, dead_letter_queue)
