@@ -142,12 +142,7 @@ begin
     end loop;
     exit when all_ids <> '{}' or cardinality(left_out) = left_before;
   end loop;
-  for one in
-    select coalesce(move_waiting.to_queue, j.moved_from) as target, array_agg(j.id) as ids
-    from job j where j.id = any (all_ids) group by 1
-  loop
-    perform move_locked(one.ids, one.target, null);
-  end loop;
+  perform move_locked(all_ids, to_queue, null);
   return cardinality(all_ids);
 end $$;
 

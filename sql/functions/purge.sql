@@ -15,22 +15,17 @@ declare
 begin
   loop
     begin
-      if of_group is null then
-        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-          select j.id, j.group_id from job j
-          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-            and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
-            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-          order by j.group_id, j.id limit n for no key update skip locked) t;
-      else
-        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-          select j.id, j.group_id from job j
-          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-            and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group
-            and j.status = 'queued' and j.id <= up_to
-            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-          order by j.group_id, j.id limit n for no key update skip locked) t;
-      end if;
+      select array_agg(q.id), array_agg(q.group_id) into ids, names from (
+        select j.id, j.group_id from job j
+        where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+          and (j.group_id, j.id) > (coalesce(of_group, after_group), after_id)
+          and j.group_id <= coalesce(of_group, (
+            select l.group_id from job l
+            where l.queue = of_queue and l.group_id is not null and l.status in ('queued', 'started')
+            order by l.queue desc, l.group_id desc limit 1))
+          and j.status = 'queued' and j.id <= up_to
+          and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+        order by j.group_id, j.id limit n for no key update skip locked) q;
       perform check_unclaimed(ids);
       exit;
     exception when sqlstate 'SQ001' then
