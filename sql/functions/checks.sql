@@ -10,7 +10,8 @@ begin
     raise exception 'the % has % characters, at most % are allowed', field, char_length(given), length_limit
       using errcode = '22023', hint = 'Shorten it, or use a hash of it.';
   elsif given ~ '[\u0001-\u001f\u007f-\u009f]' then
-    raise exception 'the % has a control character', field using errcode = '22023', hint = 'Remove or escape it.';
+    raise exception 'the % has a control character', field
+      using errcode = '22023', hint = 'Remove or escape it.';
   end if;
 end $$;
 
@@ -29,7 +30,8 @@ language plpgsql stable
 as $$
 begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    raise exception '% needs READ COMMITTED, this transaction is %', what, upper(current_setting('transaction_isolation'))
+    raise exception '% needs READ COMMITTED, this transaction is %',
+      what, upper(current_setting('transaction_isolation'))
       using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED.';
   end if;
 end $$;
@@ -58,11 +60,14 @@ create or replace function check_headers(given jsonb) returns void
 language plpgsql immutable
 as $$
 begin
-  if jsonb_typeof(given) <> 'object' or exists (select from jsonb_each(given) h where jsonb_typeof(h.value) <> 'string') then
+  if jsonb_typeof(given) <> 'object'
+    or exists (select from jsonb_each(given) h where jsonb_typeof(h.value) <> 'string')
+  then
     raise exception 'the headers are no object of strings' using errcode = '22023',
       hint = 'Pass them as in {"traceparent": "00-..."}.';
   elsif octet_length(given::text) > {headers_limit} then
-    raise exception 'the headers have % bytes, at most % are allowed', octet_length(given::text), {headers_limit}
+    raise exception 'the headers have % bytes, at most % are allowed',
+      octet_length(given::text), {headers_limit}
       using errcode = '22023', hint = 'Put what the handler works with into the data.';
   end if;
 end $$;

@@ -7,7 +7,8 @@ create or replace function {schema}.unfinished(job_id bigint, batch bigint[]) re
 language sql stable
 as $$
   select c.id from unnest(coalesce(batch, array[job_id])) c(id)
-  where (select j.id from {schema}.job j where j.id = any (array[c.id]) and j.finished_at is null limit 1) is not null
+  where (select j.id from {schema}.job j
+    where j.id = any (array[c.id]) and j.finished_at is null limit 1) is not null
 $$;
 
 -- Returns the claim that names a job of a group; no row: none does. `started_at` is null if the
@@ -17,8 +18,7 @@ returns table (claim uuid, claimed_by bigint, started_at timestamptz, ready_at t
 language sql stable
 as $$
   select g.claim, g.claimed_by, g.started_at, g.ready_at from {schema}.queue_group g
-  where g.queue = of_queue and g.group_id between of_group and of_group
-    and of_job = any ({claimed_jobs_g})
+  where g.queue = of_queue and g.group_id between of_group and of_group and of_job = any ({claimed_jobs_g})
   limit 1
 $$;
 
@@ -35,7 +35,8 @@ as $$
 $$;
 
 -- Returns what a job is: started while a claim names it. Producers ask it, who may not read claims.
-create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text, of_job bigint)
+create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text,
+  of_job bigint)
 returns {schema}.job_status
 language sql stable
 as $$

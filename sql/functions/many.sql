@@ -7,17 +7,19 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  jobs bigint[];
-  tokens uuid[];
-  answers text[];
+  jobs bigint[]; tokens uuid[]; answers text[];
 begin
   perform check_isolation(verb || '_many');
   if receipts is null or cardinality(receipts) > 1000 then
-    raise exception '% receipts are given, at most 1000 are allowed', coalesce(cardinality(receipts)::text, 'null')
+    raise exception '% receipts are given, at most 1000 are allowed',
+      coalesce(cardinality(receipts)::text, 'null')
       using errcode = '22023', hint = 'Call again for the others.';
   end if;
-  select array_agg(split_part(r.receipt, '.', 1)::bigint), array_agg(split_part(r.receipt, '.', 2)::uuid) into jobs, tokens
-  from (select case when is_receipt(g.receipt) then g.receipt end as receipt from unnest(receipts) g(receipt) offset 0) r;
+  select array_agg(split_part(r.receipt, '.', 1)::bigint), array_agg(split_part(r.receipt, '.', 2)::uuid)
+    into jobs, tokens
+  from (
+    select case when is_receipt(g.receipt) then g.receipt end as receipt
+    from unnest(receipts) g(receipt) offset 0) r;
   answers := settle_receipts(verb, jobs, tokens, null, wait, message);
   return query
     select r.receipt, case when r.job is null then 'invalid' else r.answer end
@@ -47,7 +49,8 @@ begin
 end $$;
 
 -- Gives the claims of many jobs, at most 1000, `visibility` (0 to 12 h) from now on.
-create or replace function extend_many(receipts text[], visibility interval) returns table (receipt text, answer text)
+create or replace function extend_many(receipts text[], visibility interval)
+returns table (receipt text, answer text)
 language plpgsql volatile
 set search_path from current
 {pinned}

@@ -15,7 +15,8 @@ begin
     select p.id from processor p where p.node = release_node.node),
   locked as materialized (
     select g.ctid as line from queue_group g
-    where g.claimed_by in (select gone.id from gone) and g.job_id is not null and g.suspect is distinct from g.claim
+    where g.claimed_by in (select gone.id from gone) and g.job_id is not null
+      and g.suspect is distinct from g.claim
     for no key update skip locked)
   update queue_group g set suspect = g.claim, ready_at = clock_timestamp() + {grace}
   from locked where g.ctid = locked.line;

@@ -1,15 +1,14 @@
 -- Writes down what an operator did, in the transaction of the change. Without an actor nobody asked
 -- for that. What changed nothing is not written.
-create or replace function record_operation(actor text, action text, queue text, group_id text, job_id bigint, reason text,
-  affected bigint) returns void
+create or replace function record_operation(actor text, action text, queue text, group_id text,
+  job_id bigint, reason text, affected bigint) returns void
 language plpgsql volatile
 set search_path from current
 as $$
 begin
   if actor is not null and affected > 0 then
     insert into operation (actor, action, queue, group_id, job_id, reason, affected)
-    select record_operation.actor, record_operation.action, record_operation.queue, record_operation.group_id,
-      record_operation.job_id, record_operation.reason, record_operation.affected;
+    select actor, action, queue, group_id, job_id, reason, affected;
   end if;
 end $$;
 

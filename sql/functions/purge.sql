@@ -4,8 +4,9 @@
 -- behind a group and an id. Returns how many it cancelled, and the last one if there may be more.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
-create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text, after_id bigint, n integer,
-  reason text, actor text, out cancelled bigint, out last_group text, out last_id bigint)
+create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text,
+  after_id bigint, n integer, reason text, actor text,
+  out cancelled bigint, out last_group text, out last_id bigint)
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -40,8 +41,9 @@ begin
 end $$;
 
 -- The same for jobs without a group, behind a time and an id.
-create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz, after_id bigint, n integer,
-  reason text, actor text, out cancelled bigint, out last_at timestamptz, out last_id bigint)
+create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz,
+  after_id bigint, n integer, reason text, actor text,
+  out cancelled bigint, out last_at timestamptz, out last_id bigint)
 language plpgsql volatile
 set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -63,15 +65,17 @@ end $$;
 
 -- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
 -- how many.
-create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[], reason text, actor text)
+create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[],
+  reason text, actor text)
 returns bigint
 language plpgsql volatile
 set search_path from current
 as $$
-declare
-  firsts bigint[] := array(select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null group by t.name);
 begin
-  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (ids);
+  update job j set {cancelled},
+    flagged = j.flagged or j.id in (
+      select min(c.id) from unnest(ids, names) c(id, name) where c.name is not null group by c.name)
+  where j.id = any (ids);
   perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
   return coalesce(cardinality(ids), 0);
 end $$;
@@ -106,7 +110,8 @@ begin
   end loop;
   for of_job in
     select j.id from job j
-    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null and j.id <= up_to
+    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null
+      and j.id <= up_to
     limit n for no key update skip locked
   loop
     perform end_attempt(of_job, 'cancelled', 'cancelled', null);
@@ -118,7 +123,8 @@ begin
       where g.queue = of_queue and g.job_id is not null and g.claimed_by is not null)
     union all
     (select j.id from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is not null)) w
+      where j.queue = of_queue and j.group_id is null and j.status = 'started'
+        and j.claimed_by is not null)) w
   where w.id <= up_to and not exists (select from cancel_request r where r.job_id = w.id)
   limit n;
   get diagnostics asked = row_count;
@@ -153,8 +159,9 @@ end $$;
 -- are forgotten. `n` and the number count all of these. That is of a whole queue.
 --
 -- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
-create or replace function purge(queue text, group_id text default null, n integer default 1000, reason text default null,
-  actor text default session_user, everything boolean default false) returns bigint
+create or replace function purge(queue text, group_id text default null, n integer default 1000,
+  reason text default null, actor text default session_user, everything boolean default false)
+returns bigint
 language plpgsql volatile
 set search_path from current
 as $$
@@ -163,20 +170,21 @@ declare
   up_to constant bigint := (select coalesce(max(j.id), 0) from job j);
   done bigint;
 begin
-  perform check_queue(purge.queue);
-  perform check_name('group', purge.group_id, {group_limit});
-  perform check_count(purge.n);
-  if purge.everything and purge.group_id is not null then
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
+  perform check_count(n);
+  if everything and group_id is not null then
     raise exception 'everything is of a whole queue, and a group is named'
       using errcode = '22023', hint = 'Leave one of them out.';
   end if;
-  done := (select p.cancelled from purge_groups(purge.queue, purge.group_id, up_to, '', 0, n, reason, actor) p);
-  if purge.group_id is null and done < n then
-    done := done + (select p.cancelled from purge_ungrouped(purge.queue, up_to, null, 0, (n - done)::integer, reason, actor) p);
+  done := (purge_groups(queue, group_id, up_to, '', 0, n, reason, actor)).cancelled;
+  if group_id is null and done < n then
+    done := done + (purge_ungrouped(queue, up_to, null, 0, (n - done)::integer, reason, actor)).cancelled;
   end if;
-  if purge.everything and done < n then
-    done := done + (select p.cancelled + p.asked from purge_in_flight(purge.queue, up_to, (n - done)::integer, reason, actor) p);
-    done := done + forget_dedup_ids(purge.queue, up_to, greatest(n - done, 0)::integer);
+  if everything and done < n then
+    done := done + (
+      select p.cancelled + p.asked from purge_in_flight(queue, up_to, (n - done)::integer, reason, actor) p);
+    done := done + forget_dedup_ids(queue, up_to, greatest(n - done, 0)::integer);
   end if;
   return done;
 end $$;

@@ -41,7 +41,8 @@ end $$;
 --
 -- Locks: the jobs NO KEY UPDATE, skips; then rows of groups in dead-letter queues, as leave_group,
 -- and the rows of groups that they halted.
-create or replace function redrive_jobs(ids bigint[], reason text default null, actor text default session_user,
+create or replace function redrive_jobs(ids bigint[], reason text default null,
+  actor text default session_user,
   out jobs bigint, out groups bigint, out overtaken bigint, out moved_back bigint)
 language plpgsql volatile
 set search_path from current
@@ -114,7 +115,8 @@ end $$;
 -- Gives dead letters up, also those that wait in a dead-letter queue: they end as cancelled, and
 -- halts by them end. A retry brings one back; where it waited, it waits again. Left out are jobs
 -- that others are parked with, jobs that are no dead letters, and locked ones. Returns how many.
-create or replace function discard_jobs(ids bigint[], reason text default null, actor text default session_user)
+create or replace function discard_jobs(ids bigint[], reason text default null,
+  actor text default session_user)
 returns bigint
 language plpgsql volatile
 set search_path from current

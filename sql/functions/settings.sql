@@ -19,7 +19,7 @@ as $$
     'halt_then', q.halt_then,
     'dead_letter_queue', q.dead_letter_queue,
     'strict_visibility', coalesce(q.strict_visibility, false))
-  from (select) one left join {schema}.queue q on q.name = queue_settings.queue
+  from (select) always left join {schema}.queue q on q.name = queue_settings.queue
 $$;
 
 -- Returns a time of the settings in milliseconds, 100 years at most.
@@ -36,8 +36,8 @@ begin
       hint = 'Name an interval such as 15 s.';
   end;
   if span < at_least or extract(epoch from span) * 1000 > {max_delay_ms} then
-    raise exception '% is %, it must be from % to 100 years', setting, given, at_least using errcode = '22023',
-      hint = 'Name an interval such as 15 s.';
+    raise exception '% is %, it must be from % to 100 years', setting, given, at_least
+      using errcode = '22023', hint = 'Name an interval such as 15 s.';
   end if;
   return extract(epoch from span) * 1000;
 end $$;
@@ -50,8 +50,8 @@ begin
   if given is null or (case when given ~ '^[0-9]{1,10}$' then given::bigint between 1 and 2147483647 end) then
     return given;
   end if;
-  raise exception '% is %, it must be a number from 1 to 2147483647', setting, to_json(given) using errcode = '22023',
-    hint = 'Name a whole number, or null to reset it.';
+  raise exception '% is %, it must be a number from 1 to 2147483647', setting, to_json(given)
+    using errcode = '22023', hint = 'Name a whole number, or null to reset it.';
 end $$;
 
 -- Returns a word of the settings.
@@ -60,8 +60,8 @@ language plpgsql immutable
 as $$
 begin
   if given <> all (words) then
-    raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ') using errcode = '22023',
-      hint = 'Name one of them, or null to reset it.';
+    raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ')
+      using errcode = '22023', hint = 'Name one of them, or null to reset it.';
   end if;
   return given;
 end $$;
@@ -160,28 +160,28 @@ end $$;
 -- is paused.
 --
 -- Locks: the group's setting; waits for a claim's milliseconds.
-create or replace function set_group_policy(queue text, group_id text, out_of_attempts text, halt_for interval default null,
-  halt_then text default null, reason text default null, actor text default session_user)
+create or replace function set_group_policy(queue text, group_id text, out_of_attempts text,
+  halt_for interval default null, halt_then text default null, reason text default null,
+  actor text default session_user)
 returns void
 language plpgsql volatile
 set search_path from current
 as $$
 #variable_conflict use_column
 begin
-  perform check_queue(set_group_policy.queue);
-  perform check_name('group', set_group_policy.group_id, {group_limit});
-  perform check_policy(set_group_policy.out_of_attempts, set_group_policy.halt_for::text, set_group_policy.halt_then);
-  if set_group_policy.out_of_attempts is not null then
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
+  perform check_policy(out_of_attempts, halt_for::text, halt_then);
+  if out_of_attempts is not null then
     insert into group_setting (queue, group_id, out_of_attempts, halt_for_ms, halt_then)
-    select set_group_policy.queue, set_group_policy.group_id, set_group_policy.out_of_attempts,
-      setting_ms('halt_for', set_group_policy.halt_for::text, '1 ms'), set_group_policy.halt_then
-    on conflict (queue, group_id) do update set
-      out_of_attempts = excluded.out_of_attempts, halt_for_ms = excluded.halt_for_ms, halt_then = excluded.halt_then;
+    select queue, group_id, out_of_attempts, setting_ms('halt_for', halt_for::text, '1 ms'), halt_then
+    on conflict (queue, group_id) do update set out_of_attempts = excluded.out_of_attempts,
+      halt_for_ms = excluded.halt_for_ms, halt_then = excluded.halt_then;
   else
     update group_setting s set out_of_attempts = null, halt_for_ms = null, halt_then = null
     where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id;
     delete from group_setting s
     where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id and not {paused_s};
   end if;
-  perform record_operation(actor, 'set_group_policy', set_group_policy.queue, set_group_policy.group_id, null, reason, 1);
+  perform record_operation(actor, 'set_group_policy', queue, group_id, null, reason, 1);
 end $$;

@@ -10,7 +10,8 @@
 create or replace function {schema}.this_burst(of_queue text) returns text
 language sql volatile
 as $$
-  select floor(date_part('epoch', clock_timestamp()) * 100)::bigint || ' ' || {job_table}::regclass::oid || ' ' || of_queue
+  select floor(date_part('epoch', clock_timestamp()) * 100)::bigint
+    || ' ' || {job_table}::regclass::oid || ' ' || of_queue
 $$;
 
 -- Not if the transaction has taken a while: when it commits, the worker may not recheck any more.
@@ -18,7 +19,8 @@ create or replace function {schema}.saw_burst(of_queue text) returns boolean
 language sql volatile
 as $$
   select current_setting('seriatim.burst', true) = {schema}.this_burst(of_queue)
-    and clock_timestamp() < now() + interval '5 ms' and current_setting('transaction_isolation') <> 'serializable'
+    and clock_timestamp() < now() + interval '5 ms'
+    and current_setting('transaction_isolation') <> 'serializable'
 $$;
 
 create or replace function seems_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
@@ -52,7 +54,8 @@ begin
       -- From the end, where the live version of its row is. Before it there may be many dead ones
       -- that vacuum is kept from.
       and (select g.group_id from queue_group g
-        where g.queue = of_queue and g.group_id between of_group and of_group order by g.group_id desc limit 1) is null
+        where g.queue = of_queue and g.group_id between of_group and of_group
+        order by g.group_id desc limit 1) is null
     then
       -- Unless sixteen others, into groups that were idle too and due at once, have just woken a
       -- worker that rechecks: all notifying transactions wait for each other. Not if the
@@ -60,9 +63,7 @@ begin
       if not young or not exists (
         select from (
           select j.group_id, j.run_at, j.created_at from job j
-          where j.queue = of_queue and j.flagged
-            and {flag_at}
-              between at - interval '20 ms' and at
+          where j.queue = of_queue and j.flagged and {flag_at} between at - interval '20 ms' and at
           order by {flag_at} desc limit 32) fresh
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g

@@ -62,7 +62,7 @@ const REQUESTS: [Request; 9] = [
             "move_waiting",
             "j.queue = any (array[from_queue]) and j.status::text in ('queued')",
         ),
-        looks: ("move_waiting", ":= unclaimed(one.ids)", ":= one.ids"),
+        looks: ("move_waiting", ":= unclaimed(part.ids)", ":= part.ids"),
     },
     Request {
         sql: "select seriatim.discard_jobs(array[$job]::bigint[])",
