@@ -1,10 +1,8 @@
 -- Returns the session whose transaction has locked a row, by the row's `xmax`: it must have a lock
--- on the row's table as well, as the number may also be that of a set of transactions. Of a set,
+-- on the row's table as well, as the number may also be that of a set of transactions. In a set
 -- those count that keep others from writing the row.
 create or replace function locker(of_xmax text, of_table text) returns integer
-language plpgsql stable
-set search_path from current
-as $$
+language plpgsql stable set search_path from current as $$
 declare
   xids text[] := array[of_xmax]; of_session integer;
 begin
@@ -43,9 +41,7 @@ end $$;
 -- Locks: the row of the group, or of a job without one; skips, and terminates who has it.
 create or replace function abort(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out terminated integer, out forbidden integer)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record; held record; of_session integer; over_at timestamptz;

@@ -12,10 +12,7 @@
 -- Call it in a transaction of its own, or at the end of the caller's: what it locks, it locks until
 -- the commit.
 create or replace function ack(receipt text, result jsonb default null) returns text
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   return settle_receipt(receipt, 'ack', result::text, null, null);
 end $$;
@@ -23,8 +20,7 @@ end $$;
 -- Acks the jobs of receipts, as far as they are held. Returns what each receipt came to.
 create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[], until timestamptz)
 returns text[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   held record; written bigint;
   jobs bigint[]; claimed uuid[]; done text[];

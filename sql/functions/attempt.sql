@@ -7,10 +7,8 @@
 -- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
 -- job that it wrote: one that was recorded already stays as it is.
 create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean,
-  began float8[] default null, ended float8[] default null)
-returns table (queue text, group_id text)
-language plpgsql volatile
-as $$
+  began float8[] default null, ended float8[] default null) returns table (queue text, group_id text)
+language plpgsql volatile as $$
 #variable_conflict use_column
 begin
   if keep then
@@ -39,12 +37,11 @@ end $$;
 -- (queued, and not held against the job), failed or cancelled. Returns false if the job is not as
 -- its claim has locked it.
 --
--- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before it.
+-- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before
+-- it.
 create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text,
-  delay float8 default 0, chain jsonb default '[]', age float8 default null)
-returns boolean
-language plpgsql volatile
-as $$
+  delay float8 default 0, chain jsonb default '[]', age float8 default null) returns boolean
+language plpgsql volatile as $$
 begin
   update {schema}.job j set
     status = case when how in ('retried', 'released') then 'queued' else how end::{schema}.job_status,

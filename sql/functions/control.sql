@@ -3,9 +3,7 @@
 
 -- Whether jobs are parked with a failed job, or are being parked.
 create or replace function has_parked(of_queue text, of_group text, of_job bigint) returns boolean
-language sql stable
-set search_path from current
-as $$
+language sql stable set search_path from current as $$
   select exists (
       select from job u
       where u.queue = of_queue and u.group_id = of_group and u.parked_with = of_job and u.status = 'parked')
@@ -18,9 +16,7 @@ $$;
 -- Ends the halt of a group by one of these jobs; null: by whatever job. Returns whether it did. Not
 -- while jobs of the group are being parked. No handler holds a halted group's row.
 create or replace function end_halt(of_queue text, of_group text, by_jobs bigint[]) returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   update queue_group g set {unhalted}
   where g.queue = of_queue and g.group_id = of_group and (by_jobs is null or g.halt_job_id = any (by_jobs))
@@ -30,9 +26,7 @@ end $$;
 
 -- Returns what a job is, and where. No row: there is no such job.
 create or replace function job_place(of_job bigint) returns table (status text, queue text, group_id text)
-language sql stable
-set search_path from current
-as $$
+language sql stable set search_path from current as $$
   select job_state(j.status, j.queue, j.group_id, j.id), j.queue, j.group_id from job j where j.id = of_job
 $$;
 
@@ -41,9 +35,7 @@ $$;
 --
 -- Locks: the job NO KEY UPDATE, skips.
 create or replace function lock_unclaimed(of_job bigint, states text[]) returns text
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   state text;
 begin
@@ -62,9 +54,7 @@ end $$;
 -- `status` is what the job was; null: there is no such job.
 create or replace function cancel(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out requested boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record;
@@ -92,11 +82,9 @@ end $$;
 -- joined by hashes: a nested loop would compare each of them with all ids. `jit`: by the cost of
 -- what is switched off each call would be compiled, for 0.2 s.
 create or replace function begun_behind(ids bigint[]) returns bigint
-language sql stable
-set search_path from current
+language sql stable set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off
-set jit = off
-as $$
+set jit = off as $$
   with first as materialized (
     select j.queue, j.group_id, min(j.id) as id
     from unnest(ids) chosen(id) join job j on j.id = any (array[chosen.id])
@@ -116,9 +104,7 @@ $$;
 -- moves it back to.
 create or replace function retry(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out parked boolean, out overtaken bigint, out dead_letter_of text)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record;
@@ -160,9 +146,7 @@ end $$;
 -- nothing to do.
 create or replace function skip(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out halted_by bigint, out busy boolean, out dead_letter_of text)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record; locked text;
@@ -201,9 +185,7 @@ end $$;
 
 -- Ends a job as failed, by request, and flags it. A failed one stays as it is. Its row is locked.
 create or replace function give_up(of_job bigint, message text) returns void
-language sql volatile
-set search_path from current
-as $$
+language sql volatile set search_path from current as $$
   update job j set
     history = case when j.status = 'queued'
       then history_with(j.history, j.attempts, j.last_started_at, 'skipped', null) else j.history end,
@@ -218,11 +200,8 @@ $$;
 -- Ends the halt of a group, which goes on with its next job. Returns whether it was halted. Not
 -- while jobs of it are being parked.
 create or replace function unhalt(queue text, group_id text, reason text default null,
-  actor text default session_user)
-returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user) returns boolean
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   done boolean;
@@ -236,9 +215,7 @@ end $$;
 -- group.
 create or replace function run_now(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record;

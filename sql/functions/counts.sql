@@ -3,9 +3,7 @@
 create or replace function counts(of_queue text, up_to bigint default {finished_limit})
 returns table (queued bigint, delayed bigint, started bigint, succeeded bigint, failed bigint,
   cancelled bigint, parked bigint)
-language sql stable
-set search_path from current
-as $$
+language sql stable set search_path from current as $$
   select check_count(up_to);
   with claimed as materialized (
     select j.run_at <= now() as due

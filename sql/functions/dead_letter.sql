@@ -6,8 +6,7 @@
 -- there already. Without `to_queue`, each goes back to the queue that it came from. Their attempts
 -- begin anew. They expire no more: the time was that of their queue.
 create or replace function move_locked(ids bigint[], to_queue text, from_queue text) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   update job j set {queued_again}, {free_job}, expires_at = null,
     queue = coalesce(move_locked.to_queue, j.moved_from), moved_from = move_locked.from_queue,
@@ -21,9 +20,7 @@ end $$;
 -- that has one. Returns whether it has. Its error and its history go with it. No other place does
 -- this: workers and receivers call it, before they pass the turn of its group on.
 create or replace function dead_letter(of_job bigint) returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   target record;
 begin

@@ -2,8 +2,7 @@
 -- has the id. Waits for another open transaction with the same id, and for nothing else (P5).
 create or replace function claim_dedup_id(of_queue text, of_group text, once text, for_job bigint)
 returns bigint
-language plpgsql volatile
-set search_path from current
+language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare

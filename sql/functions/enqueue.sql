@@ -9,8 +9,7 @@ create or replace function enqueue(
   dedup_id text default null, payload bytea default null, content_type text default null,
   headers jsonb default null, attributes jsonb default null
 ) returns table (id bigint, duplicate boolean)
-language plpgsql volatile
-set search_path from current
+language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column

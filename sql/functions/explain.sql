@@ -5,8 +5,7 @@
 -- success's result is one, and its holds as a whole, as they show the claim's token. Null: the role
 -- may not see it.
 create or replace function shown_query(query text) returns text
-language sql immutable
-as $$
+language sql immutable as $$
   select case
     when query = '<insufficient privilege>' then null
     when query ~ 'hold_job' then '(the hold of the job, by the library)'
@@ -20,8 +19,7 @@ $$;
 -- job that waits, one that holds it up. All in one statement, so in one snapshot. Each probe reads
 -- by an index.
 create or replace function subject_facts(of_queue text, of_group text, of_job bigint) returns record
-language sql volatile
-set search_path from current
+language sql volatile set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_mergejoin = off set enable_hashjoin = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -103,7 +101,7 @@ as $$
       left join job j on j.id = k.job_id
       left join queue_group g on g.queue = k.queue and g.group_id = k.group_id
       left join job h on h.id = case when k.group_id is null then k.job_id else coalesce(
-        -- Of several under one claim, the first that has not ended.
+        -- The first of several under one claim that has not ended.
         (select min(u.id) from unfinished(g.job_id, g.batch) u where g.job_id is not null), g.job_id,
         (select l.id from job l
           where l.queue = k.queue and l.group_id >= k.group_id and l.group_id <= k.group_id
@@ -136,8 +134,7 @@ $$;
 -- dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of
 -- waits, the strongest. A dead letter is one only where no processor serves its dead-letter queue.
 create or replace function subject_reasons(facts record, out reason text, out head_reason text)
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 declare
   hold constant text := case
     when facts.session is not null then 'running'
@@ -186,9 +183,7 @@ end $$;
 
 -- Explains a job; or a group, by the job of it that runs or is next. Null: there is no such job.
 create or replace function explain_subject(of_queue text, of_group text, of_job bigint) returns explanation
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   facts record; answer explanation; waits_on text; begun timestamptz; timeout_ms bigint;
 begin
@@ -250,7 +245,7 @@ begin
   end if;
   answer.cancel_requested_at := case when facts.job is null then facts.head_cancel
     when answer.reason <> 'ended' then facts.job_cancel end;
-  -- That nobody serves the queue is told of jobs that wait for a worker, or whose worker is gone.
+  -- Jobs that wait for a worker, or whose worker is gone, are told that nobody serves the queue.
   if waits_on in ('waits_for_turn', 'not_adopted', 'stranded', 'lapsed', 'expired')
     or waits_on in ('claimed', 'suspected') and not facts.alive
     or answer.head_reason = 'dead_letter'
@@ -262,16 +257,12 @@ end $$;
 
 -- Explains why a job is where it is. No row: there is no such job.
 create or replace function explain(job bigint) returns setof explanation
-language sql volatile
-set search_path from current
-as $$
+language sql volatile set search_path from current as $$
   select e.* from explain_subject(null, null, explain.job) e where e.queue is not null
 $$;
 
 -- Explains why a group is where it is, by the job of it that runs or is next.
 create or replace function explain_group(queue text, group_id text) returns setof explanation
-language sql volatile
-set search_path from current
-as $$
+language sql volatile set search_path from current as $$
   select e.* from explain_subject(explain_group.queue, explain_group.group_id, null) e
 $$;

@@ -2,10 +2,7 @@
 -- group that were received together have one claim: it is extended for all of them. Returns as ack
 -- does.
 create or replace function extend(receipt text, visibility interval) returns text
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   perform check_visibility(visibility);
   return settle_receipt(receipt, 'extend', null, visibility, null);
@@ -14,8 +11,7 @@ end $$;
 -- Extends the claims of receipts, as far as they are held. Returns what each receipt came to.
 create or replace function extend_receipts(of_jobs bigint[], tokens uuid[], visibility interval,
   until timestamptz) returns text[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   held record;
 begin

@@ -6,14 +6,12 @@
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
 -- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so
 -- long.
-create or replace function {schema}.group_state(of_queue text, of_group text)
-returns table (
+create or replace function {schema}.group_state(of_queue text, of_group text) returns table (
   state text, head bigint, head_status text, head_name text, attempts integer, attempts_forgiven integer,
   max_attempts integer, enqueued_at timestamptz, due_at timestamptz, started_at timestamptz, depth bigint,
   parked bigint, stopped_at timestamptz, reason text, halted_by bigint, halted_until timestamptz,
   halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean)
-language sql stable
-as $$
+language sql stable as $$
   select case
       when g.job_id is not null then 'running'
       when g.halted_at is not null then 'halted'
@@ -47,7 +45,7 @@ as $$
     select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at,
       j.last_started_at
     from {schema}.job j where j.id = coalesce(
-      -- Of several under one claim, the first that has not ended.
+      -- The first of several under one claim that has not ended.
       (select min(u.id) from {schema}.unfinished(g.job_id, g.batch) u),
       (select l.id from {schema}.job l
         where l.queue = of_queue and l.group_id = of_group and l.status in ('queued', 'started')
@@ -59,9 +57,7 @@ $$;
 -- own, as by the planner's estimate of these look-ups the whole view would be compiled, for a
 -- second.
 create or replace function {schema}.listed_by(of_queue text, of_group text) returns bigint
-language plpgsql stable
-cost 1
-as $$
+language plpgsql stable cost 1 as $$
 begin
   return coalesce(
     (select 0 from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1),

@@ -4,8 +4,7 @@
 -- cancelled. From here on the transaction may take its time. Each statement has a snapshot of its
 -- own.
 create or replace function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   of_queue text; of_group text;
 begin

@@ -3,8 +3,7 @@
 
 create or replace function settle_many(receipts text[], verb text, wait interval, message text)
 returns table (receipt text, answer text)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   jobs bigint[]; tokens uuid[]; answers text[];
@@ -28,10 +27,7 @@ end $$;
 
 -- Acks many jobs, at most 1000.
 create or replace function ack_many(receipts text[]) returns table (receipt text, answer text)
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   return query select * from settle_many(receipts, 'ack', null, null);
 end $$;
@@ -39,10 +35,7 @@ end $$;
 -- Gives many jobs back, at most 1000.
 create or replace function nack_many(receipts text[], delay interval default null, error text default null)
 returns table (receipt text, answer text)
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   perform check_delay(delay);
   return query select * from settle_many(receipts, 'nack', delay, error);
@@ -51,10 +44,7 @@ end $$;
 -- Gives the claims of many jobs, at most 1000, `visibility` (0 to 12 h) from now on.
 create or replace function extend_many(receipts text[], visibility interval)
 returns table (receipt text, answer text)
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   perform check_visibility(visibility);
   return query select * from settle_many(receipts, 'extend', visibility, null);
@@ -63,10 +53,7 @@ end $$;
 -- Releases jobs that no receiver has seen, as its client was gone when they were claimed, at most
 -- 1000: they are due at once, and the attempt is not held against them. Answers as ack_many does.
 create or replace function release_many(receipts text[]) returns table (receipt text, answer text)
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   return query select * from settle_many(receipts, 'release', interval '0', 'its client was gone');
 end $$;

@@ -4,10 +4,7 @@
 -- The oldest job is that of the lowest id. It is looked for in the first 10,001 groups, flags and
 -- jobs without a group each. The deepest group is that of the 100 which have waited the longest.
 create or replace function collect_metrics(every interval default '15 s') returns boolean
-language plpgsql volatile
-set search_path from current
-set jit = off
-as $$
+language plpgsql volatile set search_path from current set jit = off as $$
 #variable_conflict use_column
 declare
   began constant timestamptz := clock_timestamp();

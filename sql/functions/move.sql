@@ -14,9 +14,7 @@
 create or replace function move_jobs(ids bigint[], to_queue text, reason text default null,
   actor text default session_user,
   out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -78,10 +76,7 @@ end $$;
 -- its group. Groups in `besides` are left out.
 create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
 returns setof bigint
-language sql stable
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
-as $$
+language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
   select w.id from (
     (select j.id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
@@ -101,9 +96,7 @@ $$;
 create or replace function move_queue(from_queue text, to_queue text, group_id text default null,
   n integer default 1000, reason text default null, actor text default session_user,
   out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin

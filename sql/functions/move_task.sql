@@ -7,9 +7,7 @@
 --
 -- Locks: the groups' rows, and jobs, NO KEY UPDATE, skips.
 create or replace function return_lapsed(of_queue text) returns void
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   turn record;
@@ -34,10 +32,7 @@ end $$;
 
 -- Returns whether a task has anything left to move. Jobs in flight are left where they are.
 create or replace function waits_for_move(from_queue text, to_queue text) returns boolean
-language sql stable
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
-as $$
+language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
   select case when to_queue is null then exists (
       select from job j where j.queue = from_queue and {waits_as_dead_letter})
     else exists (select from waiting_jobs(from_queue, null, 1)) end
@@ -53,9 +48,7 @@ $$;
 -- Locks: the row of the group and the next job NO KEY UPDATE, skips.
 create or replace function leave_group(of_queue text, of_group text, ids bigint[],
   out held boolean, out stays bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   next record; line tid[];
@@ -104,9 +97,7 @@ end $$;
 --
 -- Locks: the jobs, then as leave_group.
 create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   wanted bigint[]; part record; ids bigint[]; all_ids bigint[] := '{}'; held boolean; stays bigint;
@@ -154,11 +145,8 @@ end $$;
 -- carries it out. Refuses a second task for the same queue. Of older ones of the queue ten are
 -- kept. Returns the task's id.
 create or replace function start_move_task(from_queue text, to_queue text default null,
-  per_second integer default null, reason text default null, actor text default session_user)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+  per_second integer default null, reason text default null, actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   task bigint;
@@ -181,7 +169,7 @@ begin
       when to_queue is null then (select count(*) from (
         select from job j where j.queue = from_queue and {waits_as_dead_letter} limit {count_limit}) c)
       else (select depth.queued + depth.delayed from queue_depth(from_queue) depth) end,
-    -- What one second allows is moved at once.
+    -- A first second's jobs are moved at once.
     clock_timestamp() - interval '1 s'
   on conflict (from_queue) where ended_at is null do nothing
   returning t.id into task;
@@ -198,11 +186,8 @@ end $$;
 --
 -- Locks: the task's row; waits for the transaction that moves a batch.
 create or replace function cancel_move_task(task bigint, reason text default null,
-  actor text default session_user)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 declare
   ended move_task;
 begin
@@ -221,9 +206,7 @@ end $$;
 --
 -- Locks: tasks that run NO KEY UPDATE, skips; then as move_waiting.
 create or replace function run_move_tasks() returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   task move_task; at timestamptz; n integer; now_moved bigint; all_moved bigint := 0;
 begin

@@ -6,10 +6,7 @@
 -- ack does.
 create or replace function nack(receipt text, delay interval default null, error text default null)
 returns text
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
   perform check_delay(delay);
   return settle_receipt(receipt, 'nack', null, delay, error);
@@ -20,8 +17,7 @@ end $$;
 -- Returns what each receipt came to.
 create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text,
   forgive boolean, until timestamptz) returns text[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   states text[] := '{}'; shown record; held record;
 begin
@@ -43,8 +39,7 @@ end $$;
 -- the attempt is not held against it.
 create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean)
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   policy constant jsonb := failure_policy(of_job);
   j job; claimed bigint[] := '{}'; counted integer; ends boolean;
@@ -55,7 +50,7 @@ begin
     claimed := array(
       select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u
       where g.claim = token);
-    -- Those behind it go back too.
+    -- The jobs behind it go back too.
     perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where c.id > of_job;
   end if;
   if (policy->'cancel_requested')::boolean then
@@ -84,8 +79,7 @@ end $$;
 -- Returns how many seconds a job waits after its n-th failed attempt: doubled with each, up to the
 -- cap.
 create or replace function backoff(policy jsonb, counted integer) returns float8
-language sql stable
-as $$
+language sql stable as $$
   select least(
     extract(epoch from coalesce((policy->>'backoff')::interval, {backoff}))::float8
       * 2.0 ^ least(counted - 1, 60),

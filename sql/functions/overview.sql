@@ -2,9 +2,7 @@
 -- than `up_to`.
 create or replace function queue_depth(of_queue text, up_to bigint default 10000)
 returns table (queued bigint, delayed bigint, started bigint)
-language sql stable
-set search_path from current
-as $$
+language sql stable set search_path from current as $$
   with claimed as materialized (
     select j.run_at <= now() as due
     from (
@@ -28,11 +26,10 @@ as $$
         where j.queue = of_queue and j.group_id is null and j.status = 'started' limit up_to + 1) c)
 $$;
 
--- Returns the next queue by name that has a job, a group or settings. Null: there is none. It has no
--- settings of its own, so that a query takes it in.
+-- Returns the next queue by name that has a job, a group or settings. Null: there is none. It has
+-- no settings of its own, so that a query takes it in.
 create or replace function {schema}.queue_after(after text) returns table (name text)
-language sql stable
-as $$
+language sql stable as $$
   select least(
     (select q.name from {schema}.queue q where q.name > after order by q.name limit 1),
     (select g.queue from {schema}.queue_group g where g.queue > after order by g.queue limit 1),
@@ -61,17 +58,13 @@ $$;
 -- other job of it is due; the first 1,000 jobs with a group are looked at, and 1,000 without.
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
-create or replace function queue_overview(up_to bigint default 10000)
-returns table (
+create or replace function queue_overview(up_to bigint default 10000) returns table (
   queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer,
   oldest_due timestamptz, queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint,
   paused_groups bigint, parked_groups bigint, served boolean, paused_until timestamptz,
   dead_letter_queue text, dead_letters_of text[])
-language sql stable
-set search_path from current
-set jit = off
-as $$
+language sql stable set search_path from current set jit = off as $$
   with recursive known(name, step) as (
     select n.name, 1 from queue_after('') n
     union all

@@ -8,9 +8,7 @@
 -- Locks: the row of the group, then its next job; skips.
 create or replace function park(queue text, group_id text, reason text default null,
   actor text default session_user, out job bigint, out running bigint, out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   line record; next_job bigint;
@@ -29,7 +27,7 @@ begin
     running := line.job_id;
     return;
   end if;
-  -- By a snapshot younger than the lock. A halted group's is the first behind the job that halted it.
+  -- By a snapshot younger than the lock. A halted group's is the first behind its halt.
   next_job := (select h.id from head(park.queue, park.group_id, line.head_id, null) h);
   if next_job is null then
     return;

@@ -7,9 +7,7 @@
 -- Locks: the jobs NO KEY UPDATE, skips.
 create or replace function lock_parked(of_queue text, of_group text, of_job bigint,
   out ids bigint[], out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   with unit as (
     select j.id from job j
@@ -38,9 +36,7 @@ end $$;
 create or replace function redrive_parked(queue text, group_id text, job bigint default null,
   reason text default null, actor text default session_user,
   out jobs bigint, out groups bigint, out overtaken bigint, out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   ids bigint[];
@@ -71,11 +67,8 @@ end $$;
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
 create or replace function discard_parked(queue text, group_id text, job bigint default null,
-  reason text default null, actor text default session_user)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+  reason text default null, actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   unit record; discarded bigint;

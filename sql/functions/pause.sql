@@ -6,11 +6,8 @@
 -- Locks: the row of the queue, or of the group's setting. Waits for a claim's milliseconds. Touches
 -- no group's row: a handler may have that.
 create or replace function pause(queue text, group_id text default null, reason text default null,
-  actor text default session_user, until timestamptz default null)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user, until timestamptz default null) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   ends_at constant timestamptz := nullif(until, 'infinity');
@@ -54,10 +51,8 @@ end $$;
 --
 -- Locks: the job NO KEY UPDATE, skips.
 create or replace function flag_next(of_queue text, of_group text) returns void
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   update job j set flagged = true
   where j.id = (
@@ -71,11 +66,8 @@ end $$;
 -- Ends the pause of a queue, or of one group of it, and wakes its workers. Returns whether it was
 -- paused.
 create or replace function unpause(queue text, group_id text default null, reason text default null,
-  actor text default session_user)
-returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user) returns boolean
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   done boolean;

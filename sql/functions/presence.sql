@@ -1,9 +1,7 @@
 -- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs, or
 -- flags to tidy.
 create or replace function awaits_maintenance() returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   return (select r.job_id from cancel_request r limit 1) is not null
     or (select g.queue from queue_group g where g.halt_until <= now() limit 1) is not null
@@ -26,9 +24,7 @@ create or replace function heartbeat(of_processor bigint, with_key bigint, long_
   server timestamptz, detector_lock text, queues text[], maintenance boolean,
   out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[],
   out awaits_maintenance boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   name text; next float8; waits boolean; began timestamptz; at timestamptz;
 begin

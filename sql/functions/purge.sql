@@ -7,10 +7,8 @@
 create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text,
   after_id bigint, n integer, reason text, actor text,
   out cancelled bigint, out last_group text, out last_id bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   ids bigint[]; names text[];
 begin
@@ -44,18 +42,16 @@ end $$;
 create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz,
   after_id bigint, n integer, reason text, actor text,
   out cancelled bigint, out last_at timestamptz, out last_id bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   ids bigint[]; times timestamptz[];
 begin
-  select array_agg(t.id), array_agg(t.turn_at) into ids, times from (
+  select array_agg(q.id), array_agg(q.turn_at) into ids, times from (
     select j.id, j.turn_at from job j
     where j.queue = of_queue and j.group_id is null and j.status = 'queued'
       and (j.turn_at, j.id) > (coalesce(after_at, '-infinity'), after_id) and j.id <= up_to
-    order by j.turn_at, j.id limit n for no key update skip locked) t;
+    order by j.turn_at, j.id limit n for no key update skip locked) q;
   cancelled := cancel_jobs(of_queue, null, ids, null, reason, actor);
   if cardinality(ids) >= n then
     last_at := times[n];
@@ -66,11 +62,8 @@ end $$;
 -- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
 -- how many.
 create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[],
-  reason text, actor text)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+  reason text, actor text) returns bigint
+language plpgsql volatile set search_path from current as $$
 begin
   update job j set {cancelled},
     flagged = j.flagged or j.id in (
@@ -87,9 +80,7 @@ end $$;
 -- Locks: rows of receivers' claims NO KEY UPDATE, skips.
 create or replace function purge_in_flight(of_queue text, up_to bigint, n integer, reason text, actor text,
   out cancelled bigint, out asked bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   turn record; of_job bigint;
@@ -134,10 +125,7 @@ end $$;
 -- Forgets up to `n` deduplication ids of a queue, of jobs up to the id `up_to` that have ended, as
 -- far as no open transaction has them. Returns how many.
 create or replace function forget_dedup_ids(of_queue text, up_to bigint, n integer) returns bigint
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off
-as $$
+language plpgsql volatile set search_path from current set enable_seqscan = off as $$
 declare
   forgotten bigint;
 begin
@@ -160,11 +148,8 @@ end $$;
 --
 -- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
 create or replace function purge(queue text, group_id text default null, n integer default 1000,
-  reason text default null, actor text default session_user, everything boolean default false)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+  reason text default null, actor text default session_user, everything boolean default false) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   up_to constant bigint := (select coalesce(max(j.id), 0) from job j);

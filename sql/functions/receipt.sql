@@ -1,14 +1,12 @@
 -- Returns whether this text can be a receipt, of whatever claim.
 create or replace function is_receipt(receipt text) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select case when receipt ~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
     then split_part(receipt, '.', 1)::numeric <= 9223372036854775807 else false end
 $$;
 
 create or replace function parse_receipt(receipt text, out job bigint, out token uuid)
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if not is_receipt(receipt) then
     raise exception 'this is not a receipt: %', coalesce(quote_literal(left(receipt, 80)), 'null')
@@ -26,10 +24,8 @@ end $$;
 -- another call may have that row, and wait for one of these. All is one subtransaction. A row that
 -- is locked in one and written behind it would get a multixact.
 create or replace function settle_receipts(verb text, of_jobs bigint[], tokens uuid[], results text[],
-  wait interval, message text)
-returns text[]
-language plpgsql volatile
-as $$
+  wait interval, message text) returns text[]
+language plpgsql volatile as $$
 declare
   until constant timestamptz := clock_timestamp() + interval '0.5 s';
   pause float8 := 0.005; states text[];
@@ -55,8 +51,7 @@ end $$;
 -- Settles a single receipt. Returns what it came to.
 create or replace function settle_receipt(receipt text, verb text, result text, wait interval, message text)
 returns text
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   shown record;
 begin
@@ -75,8 +70,7 @@ end $$;
 -- a group is held until it is received again: no other job waits for its turn.
 create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, until timestamptz,
   out states text[], out groups text[])
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   of_queues text[]; of_groups text[];
 begin
@@ -118,8 +112,7 @@ end $$;
 -- ended; null: none has.
 create or replace function receive_pass(claims uuid[], ended bigint[], returned bigint[] default '{}')
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   may_retire constant boolean := receiver_may_retire();
   over uuid[]; over_ended bigint[];

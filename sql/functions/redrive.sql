@@ -5,9 +5,7 @@
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
 create or replace function lock_dead_letters(ids bigint[]) returns bigint[]
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   locked bigint[];
@@ -44,9 +42,7 @@ end $$;
 create or replace function redrive_jobs(ids bigint[], reason text default null,
   actor text default session_user,
   out jobs bigint, out groups bigint, out overtaken bigint, out moved_back bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -88,9 +84,7 @@ end $$;
 create or replace function redrive(queue text, group_id text default null, n integer default 1000,
   reason text default null, actor text default session_user,
   out jobs bigint, out groups bigint, out overtaken bigint, out moved_back bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -116,11 +110,8 @@ end $$;
 -- halts by them end. A retry brings one back; where it waited, it waits again. Left out are jobs
 -- that others are parked with, jobs that are no dead letters, and locked ones. Returns how many.
 create or replace function discard_jobs(ids bigint[], reason text default null,
-  actor text default session_user)
-returns bigint
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+  actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -1,10 +1,9 @@
 -- The settings of queues and groups, for the whole fleet.
 
--- Returns the settings of a queue, as `configure_queue` takes them: times are intervals, and null is
--- the default.
+-- Returns the settings of a queue, as `configure_queue` takes them: times are intervals, and null
+-- is the default.
 create or replace function {schema}.queue_settings(queue text) returns jsonb
-language sql stable
-as $$
+language sql stable as $$
   select jsonb_build_object(
     'delay', q.delay_ms || ' ms',
     'dedup_window', q.dedup_window_ms || ' ms',
@@ -24,8 +23,7 @@ $$;
 
 -- Returns a time of the settings in milliseconds, 100 years at most.
 create or replace function setting_ms(setting text, given text, at_least interval) returns bigint
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 declare
   span interval;
 begin
@@ -44,8 +42,7 @@ end $$;
 
 -- Returns a number of the settings.
 create or replace function setting_number(setting text, given text) returns integer
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given is null or (case when given ~ '^[0-9]{1,10}$' then given::bigint between 1 and 2147483647 end) then
     return given;
@@ -56,8 +53,7 @@ end $$;
 
 -- Returns a word of the settings.
 create or replace function setting_word(setting text, given text, words text[]) returns text
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given <> all (words) then
     raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ')
@@ -68,9 +64,7 @@ end $$;
 
 -- Refuses a policy that cannot be: of a queue, or of a group.
 create or replace function check_policy(out_of_attempts text, halt_for text, halt_then text) returns void
-language plpgsql immutable
-set search_path from current
-as $$
+language plpgsql immutable set search_path from current as $$
 begin
   perform setting_word('out_of_attempts', out_of_attempts, '{continue,halt,park}');
   perform setting_word('halt_then', halt_then, '{park,continue}');
@@ -88,11 +82,8 @@ end $$;
 --
 -- Locks: the queue's row; waits for a claim's milliseconds, and for another change of its settings.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null,
-  actor text default session_user)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   given constant jsonb := settings; unknown text; wanted jsonb;
@@ -162,11 +153,8 @@ end $$;
 -- Locks: the group's setting; waits for a claim's milliseconds.
 create or replace function set_group_policy(queue text, group_id text, out_of_attempts text,
   halt_for interval default null, halt_then text default null, reason text default null,
-  actor text default session_user)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+  actor text default session_user) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 begin
   perform check_queue(queue);

@@ -1,7 +1,6 @@
 -- Returns whether the queue or the group is paused. A turn ends then.
 create or replace function {schema}.is_paused(of_queue text, of_group text) returns boolean
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 begin
   perform from {schema}.queue q where q.name = of_queue and {paused_q};
   if not found then
@@ -14,14 +13,13 @@ end $$;
 -- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.
 -- The group's row is locked by the claim's token.
 create or replace function {schema}.record_successes(of_queue text, of_group text, with_token uuid,
-  jobs bigint[], results text[], began float8[], ended float8[], keep boolean)
-returns boolean
-language plpgsql volatile
-as $$
+  jobs bigint[], results text[], began float8[], ended float8[], keep boolean) returns boolean
+language plpgsql volatile as $$
 begin
   perform from {schema}.succeed(
     jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, began, ended);
-  -- The next job began later than these ended. A later statement counts its seconds from its own time.
+  -- The next job began later than these ended. A later statement counts its seconds from its own
+  -- time.
   update {schema}.queue_group g set
     started_at = greatest(g.started_at, clock_timestamp() - make_interval(secs => (
       select min(coalesce(e.seconds, 0)) from unnest(record_successes.ended) e(seconds))))
@@ -33,8 +31,7 @@ end $$;
 -- to its `ended` have ended; if that is null, its job is unfinished and keeps its place. Returns
 -- how many of the groups have no job left: their rows are gone.
 create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   lines tid[]; priorities smallint[]; drained tid[]; passed integer;
 begin
@@ -71,10 +68,8 @@ end $$;
 -- claim stays (`stays`), unless the queue or the group is paused: then the turn ends. Else returns
 -- `passed`; `drained` if no job is left, or if it has no group.
 create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text,
-  keep boolean, goes_on boolean, age float8)
-returns text
-language plpgsql volatile
-as $$
+  keep boolean, goes_on boolean, age float8) returns text
+language plpgsql volatile as $$
 declare
   of_queue text; of_group text;
 begin
@@ -96,10 +91,8 @@ end $$;
 -- each. Returns the claims that it settled: others are stale, or their rows are locked for a
 -- moment. This transaction must not have written the groups' rows before.
 create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[],
-  results text[], began float8[], ended float8[], of_claims uuid[], keep boolean)
-returns setof uuid
-language plpgsql volatile
-as $$
+  results text[], began float8[], ended float8[], of_claims uuid[], keep boolean) returns setof uuid
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   locked uuid[]; last_locked bigint[];
@@ -125,10 +118,8 @@ end $$;
 
 -- Settles many claims of jobs without a group. Returns the claims that it settled.
 create or replace function {schema}.settle_ungrouped_successes(tokens uuid[], jobs bigint[],
-  results text[], keep boolean)
-returns setof uuid
-language plpgsql volatile
-as $$
+  results text[], keep boolean) returns setof uuid
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   locked record;

@@ -8,24 +8,21 @@
 -- are such that they become part of their caller's statement.
 
 create or replace function {schema}.this_burst(of_queue text) returns text
-language sql volatile
-as $$
+language sql volatile as $$
   select floor(date_part('epoch', clock_timestamp()) * 100)::bigint
     || ' ' || {job_table}::regclass::oid || ' ' || of_queue
 $$;
 
 -- Not if the transaction has taken a while: when it commits, the worker may not recheck any more.
 create or replace function {schema}.saw_burst(of_queue text) returns boolean
-language sql volatile
-as $$
+language sql volatile as $$
   select current_setting('seriatim.burst', true) = {schema}.this_burst(of_queue)
     and clock_timestamp() < now() + interval '5 ms'
     and current_setting('transaction_isolation') <> 'serializable'
 $$;
 
 create or replace function seems_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
-language plpgsql stable
-set search_path from current
+language plpgsql stable set search_path from current
 -- In a producer's session, a plan made while the tables were nearly empty would go on scanning
 -- them, and most queries would be planned anew each time.
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off

@@ -1,5 +1,5 @@
--- What stands until its end or until an operator acts: halted and paused groups, paused queues (no
--- group), and failed jobs with others parked behind them.
+-- All that stands until its end or until an operator acts: halted and paused groups, paused queues
+-- (no group), and failed jobs with others parked behind them.
 create or replace view {schema}.stopped as
 select 'halted' as state, g.queue, g.group_id, g.halted_at as since, g.halt_until as until,
   g.halt_job_id as job, g.halt_reason as reason
