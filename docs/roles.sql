@@ -74,10 +74,10 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
-  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint),
+  seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
-  seriatim.shown_query(text), seriatim.queue_settings(text)
+  seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
 grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked, dead_letter_queue)

@@ -1,16 +1,15 @@
 -- Returns the session whose transaction has locked a row, by the row's `xmax`: it must have a lock
--- on the row's table as well, as the number may also be that of a set of transactions. Of a set,
+-- on the row's table as well, as the number may also be that of a set of transactions. In a set
 -- those count that keep others from writing the row.
 create or replace function locker(of_xmax text, of_table text) returns integer
-language plpgsql stable
-set search_path from current
-as $$
+language plpgsql stable set search_path from current as $$
 declare
   xids text[] := array[of_xmax]; of_session integer;
 begin
   for round in 1..2 loop
     select l.pid into of_session from pg_catalog.pg_locks l
-    where l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock' and l.transactionid::text = any (xids)
+    where l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock'
+      and l.transactionid::text = any (xids)
       and exists (select from pg_catalog.pg_locks r
         where r.pid = l.pid and r.locktype = 'relation' and r.granted and r.relation = of_table::regclass)
     limit 1;
@@ -18,7 +17,9 @@ begin
       return of_session;
     end if;
     begin
-      xids := array(select m.xid::text from pg_catalog.pg_get_multixact_members(of_xmax::xid) m where m.mode not in ('keysh', 'sh'));
+      xids := array(
+        select m.xid::text from pg_catalog.pg_get_multixact_members(of_xmax::xid) m
+        where m.mode not in ('keysh', 'sh'));
     exception when others then
       -- No such set: the row was last locked by a single transaction, which has ended.
       return null;
@@ -40,15 +41,14 @@ end $$;
 -- Locks: the row of the group, or of a job without one; skips, and terminates who has it.
 create or replace function abort(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out terminated integer, out forbidden integer)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
-  was record; held record; token constant uuid := gen_random_uuid(); of_session integer; over_at timestamptz;
+  was record; held record; of_session integer; over_at timestamptz;
+  token constant uuid := gen_random_uuid();
 begin
   done := false;
-  select job_state(j.status, j.queue, j.group_id, j.id) as status, j.queue, j.group_id into was from job j where j.id = abort.job;
+  select p.* into was from job_place(abort.job) p;
   status := was.status;
   if status is distinct from 'started' then
     return;
@@ -60,29 +60,31 @@ begin
       exit when not found;
       perform from job j where j.id = abort.job and j.claim = held.claim for no key update skip locked;
     else
-      select g.claim, g.claimed_by, g.ready_at as lease_end, g.xmax::text as locker into held from queue_group g
-      where g.queue = was.queue and g.group_id = was.group_id
-        and abort.job = any ({claimed_jobs_g});
+      select g.claim, g.claimed_by, g.ready_at as lease_end, g.xmax::text as locker into held
+      from queue_group g
+      where g.queue = was.queue and g.group_id = was.group_id and abort.job = any ({claimed_jobs_g});
       exit when not found;
       perform from queue_group g where g.claim = held.claim for no key update skip locked;
     end if;
     if found then
-      if terminated is null and exists (select from processor p where p.id = held.claimed_by and p.presence_key is null) then
-        over_at := greatest(clock_timestamp(), held.lease_end) + {grace};
-      else
-        over_at := clock_timestamp() + {grace};
+      over_at := clock_timestamp() + {grace};
+      if terminated is null
+        and exists (select from processor p where p.id = held.claimed_by and p.presence_key is null)
+      then
+        over_at := greatest(over_at, held.lease_end + {grace});
       end if;
       if was.group_id is null then
         update job j set claim = token, suspect = token, lease_until = over_at where j.id = abort.job;
       else
-        update queue_group g set claim = token, suspect = token, ready_at = over_at where g.claim = held.claim;
+        update queue_group g set claim = token, suspect = token, ready_at = over_at
+        where g.claim = held.claim;
       end if;
       done := true;
       perform record_operation(actor, 'abort', was.queue, was.group_id, job, reason, 1);
       return;
     end if;
     of_session := locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end);
-    if of_session is not null and of_session <> pg_backend_pid() and terminated is distinct from of_session then
+    if of_session <> pg_backend_pid() and terminated is distinct from of_session then
       begin
         if pg_catalog.pg_terminate_backend(of_session, 1000) then
           terminated := of_session;

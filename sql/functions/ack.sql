@@ -12,30 +12,19 @@
 -- Call it in a transaction of its own, or at the end of the caller's: what it locks, it locks until
 -- the commit.
 create or replace function ack(receipt text, result jsonb default null) returns text
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
-declare
-  shown record;
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
-  perform check_isolation('ack');
-  select * into shown from parse_receipt(receipt);
-  return (settle_receipts('ack', array[shown.job], array[shown.token], array[ack.result::text], null, null))[1];
+  return settle_receipt(receipt, 'ack', result::text, null, null);
 end $$;
 
 -- Acks the jobs of receipts, as far as they are held. Returns what each receipt came to.
-create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[], until timestamptz) returns text[]
-language plpgsql volatile
-as $$
+create or replace function ack_receipts(of_jobs bigint[], tokens uuid[], results text[], until timestamptz)
+returns text[]
+language plpgsql volatile as $$
 declare
-  held record;
-  jobs bigint[];
-  claimed uuid[];
-  done text[];
-  written bigint;
-  claims uuid[];
-  ended bigint[];
+  held record; written bigint;
+  jobs bigint[]; claimed uuid[]; done text[];
+  claims uuid[]; ended bigint[];
 begin
   held := receive_hold(of_jobs, tokens, true, until);
   select array_agg(h.job), array_agg(h.token), array_agg(h.result) into jobs, claimed, done
@@ -47,14 +36,16 @@ begin
   get diagnostics written = row_count;
   select array_agg(c.token order by c.job), array_agg(c.job order by c.job) into claims, ended
   from (
-    select h.token, max(h.job) as job from unnest(of_jobs, tokens, held.groups, held.states) h(job, token, name, state)
+    select h.token, max(h.job) as job
+    from unnest(of_jobs, tokens, held.groups, held.states) h(job, token, name, state)
     where h.state = 'held' and h.name is not null group by h.token) c;
   if claims is not null then
     perform receive_pass(claims, ended);
   end if;
   if written < cardinality(jobs) then
     -- A receipt that comes again is stale then.
-    select array_agg(case when r.state = 'held' and r.nth > 1 then 'stale' else r.state end order by r.place) into held.states
+    select array_agg(case when r.state = 'held' and r.nth > 1 then 'stale' else r.state end order by r.place)
+      into held.states
     from (
       select r.state, r.place, row_number() over (partition by r.job, r.state order by r.place) as nth
       from unnest(of_jobs, held.states) with ordinality r(job, state, place)) r;

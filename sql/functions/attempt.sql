@@ -7,10 +7,8 @@
 -- This transaction has locked the jobs, or their groups by token (P4, P10). Returns a row for each
 -- job that it wrote: one that was recorded already stays as it is.
 create or replace function {schema}.succeed(jobs bigint[], tokens uuid[], results text[], keep boolean,
-  began float8[] default null, ended float8[] default null)
-returns table (queue text, group_id text)
-language plpgsql volatile
-as $$
+  began float8[] default null, ended float8[] default null) returns table (queue text, group_id text)
+language plpgsql volatile as $$
 #variable_conflict use_column
 begin
   if keep then
@@ -22,10 +20,10 @@ begin
       last_started_at = coalesce(done.started_at, j.last_started_at),
       flagged = false, {free_job}
     from (
-      select d.id, d.result, d.ended, (
-        select greatest(g.started_at, statement_timestamp() - make_interval(secs => d.began))
-        from {schema}.queue_group g where g.claim = d.token limit 1) as started_at
-      from unnest(jobs, tokens, results, began, ended) d(id, token, result, began, ended) offset 0) done
+      select u.id, u.result, u.ended, (
+        select greatest(g.started_at, statement_timestamp() - make_interval(secs => u.began))
+        from {schema}.queue_group g where g.claim = u.token limit 1) as started_at
+      from unnest(jobs, tokens, results, began, ended) u(id, token, result, began, ended) offset 0) done
     where j.id = any (array[done.id]) and {claimed}
     returning j.queue, j.group_id;
   else
@@ -39,12 +37,11 @@ end $$;
 -- (queued, and not held against the job), failed or cancelled. Returns false if the job is not as
 -- its claim has locked it.
 --
--- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before it.
-create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text, delay float8 default 0,
-  chain jsonb default '[]', age float8 default null)
-returns boolean
-language plpgsql volatile
-as $$
+-- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before
+-- it.
+create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text,
+  delay float8 default 0, chain jsonb default '[]', age float8 default null) returns boolean
+language plpgsql volatile as $$
 begin
   update {schema}.job j set
     status = case when how in ('retried', 'released') then 'queued' else how end::{schema}.job_status,
@@ -60,8 +57,8 @@ begin
     flagged = false, {free_job}
   from (
     select e.attempts + (c.started_at is not null)::integer as attempt,
-      case when c.started_at is not null then greatest(c.started_at, statement_timestamp() - make_interval(secs => age))
-        else e.last_started_at end as started_at,
+      case when c.started_at is null then e.last_started_at
+        else greatest(c.started_at, statement_timestamp() - make_interval(secs => age)) end as started_at,
       c.started_at is not null or e.group_id is null as begun,
       clock_timestamp() + make_interval(secs => delay) as due_at
     from {schema}.job e left join lateral {schema}.claim_of(e.queue, e.group_id, e.id) c on true

@@ -1,8 +1,7 @@
 -- Refuse arguments that cannot be used, and say what to do.
 
 create or replace function check_name(field text, given text, length_limit integer) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given = '' then
     raise exception 'the % is empty', field using errcode = '22023', hint = 'Give it at least one character.';
@@ -10,13 +9,13 @@ begin
     raise exception 'the % has % characters, at most % are allowed', field, char_length(given), length_limit
       using errcode = '22023', hint = 'Shorten it, or use a hash of it.';
   elsif given ~ '[\u0001-\u001f\u007f-\u009f]' then
-    raise exception 'the % has a control character', field using errcode = '22023', hint = 'Remove or escape it.';
+    raise exception 'the % has a control character', field
+      using errcode = '22023', hint = 'Remove or escape it.';
   end if;
 end $$;
 
 create or replace function check_queue(given text) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given is null then
     raise exception 'the queue is null' using errcode = '22023', hint = 'Name the queue.';
@@ -25,18 +24,17 @@ begin
 end $$;
 
 create or replace function check_isolation(what text) returns void
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    raise exception '% needs READ COMMITTED, this transaction is %', what, upper(current_setting('transaction_isolation'))
+    raise exception '% needs READ COMMITTED, this transaction is %',
+      what, upper(current_setting('transaction_isolation'))
       using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED.';
   end if;
 end $$;
 
 create or replace function check_visibility(given interval) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given is null or given < interval '0' or given > interval '12 hours' then
     raise exception 'the visibility is %, it must be from 0 to 12 hours', coalesce(given::text, 'null')
@@ -45,8 +43,7 @@ begin
 end $$;
 
 create or replace function check_delay(given interval) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given < interval '0' or given > interval '100 years' then
     raise exception 'the delay is %, it must be from 0 to 100 years', given
@@ -55,22 +52,23 @@ begin
 end $$;
 
 create or replace function check_headers(given jsonb) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
-  if jsonb_typeof(given) <> 'object' or exists (select from jsonb_each(given) h where jsonb_typeof(h.value) <> 'string') then
+  if jsonb_typeof(given) <> 'object'
+    or exists (select from jsonb_each(given) h where jsonb_typeof(h.value) <> 'string')
+  then
     raise exception 'the headers are no object of strings' using errcode = '22023',
       hint = 'Pass them as in {"traceparent": "00-..."}.';
   elsif octet_length(given::text) > {headers_limit} then
-    raise exception 'the headers have % bytes, at most % are allowed', octet_length(given::text), {headers_limit}
+    raise exception 'the headers have % bytes, at most % are allowed',
+      octet_length(given::text), {headers_limit}
       using errcode = '22023', hint = 'Put what the handler works with into the data.';
   end if;
 end $$;
 
--- Of how many jobs at most a function takes.
+-- How many jobs a function takes at most.
 create or replace function check_count(given bigint) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given < 0 then
     raise exception 'n is %, it must be at least 0', given using errcode = '22023',

@@ -4,28 +4,25 @@
 
 -- Returns the jobs of a claim that have not ended.
 create or replace function {schema}.unfinished(job_id bigint, batch bigint[]) returns table (id bigint)
-language sql stable
-as $$
+language sql stable as $$
   select c.id from unnest(coalesce(batch, array[job_id])) c(id)
-  where (select j.id from {schema}.job j where j.id = any (array[c.id]) and j.finished_at is null limit 1) is not null
+  where (select j.id from {schema}.job j
+    where j.id = any (array[c.id]) and j.finished_at is null limit 1) is not null
 $$;
 
 -- Returns the claim that names a job of a group; no row: none does. `started_at` is null if the
 -- claim began no attempt.
 create or replace function {schema}.claim_of(of_queue text, of_group text, of_job bigint)
 returns table (claim uuid, claimed_by bigint, started_at timestamptz, ready_at timestamptz)
-language sql stable
-as $$
+language sql stable as $$
   select g.claim, g.claimed_by, g.started_at, g.ready_at from {schema}.queue_group g
-  where g.queue = of_queue and g.group_id between of_group and of_group
-    and of_job = any ({claimed_jobs_g})
+  where g.queue = of_queue and g.group_id between of_group and of_group and of_job = any ({claimed_jobs_g})
   limit 1
 $$;
 
 -- Returns those of the jobs that no claim names, in the order given.
 create or replace function {schema}.unclaimed(ids bigint[]) returns bigint[]
-language sql stable
-as $$
+language sql stable as $$
   select array(
     select j.id from unnest(ids) with ordinality chosen(id, place)
     join {schema}.job j on j.id = any (array[chosen.id])
@@ -35,10 +32,9 @@ as $$
 $$;
 
 -- Returns what a job is: started while a claim names it. Producers ask it, who may not read claims.
-create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text, of_job bigint)
-returns {schema}.job_status
-language sql stable
-as $$
+create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text,
+  of_job bigint) returns {schema}.job_status
+language sql stable as $$
   select case when status = 'queued' and of_group is not null and (
       select true from {schema}.queue_group g
       where g.queue = of_queue and g.group_id between of_group and of_group
@@ -52,8 +48,7 @@ $$;
 -- The caller locks in a block that catches this, and so gives the locks back: in a transaction that
 -- stays open, a worker's settle would wait for them.
 create or replace function {schema}.check_unclaimed(ids bigint[]) returns void
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 begin
   if cardinality({schema}.unclaimed(ids)) < cardinality(ids) then
     raise sqlstate 'SQ001';

@@ -3,24 +3,24 @@
 -- job by its id, and locks it then, must ask for the queue once more.
 --
 -- Moves jobs that this transaction has locked, and flags each: those that come before it may be
--- there already. Their attempts begin anew. They expire no more: the time was that of their queue.
+-- there already. Without `to_queue`, each goes back to the queue that it came from. Their attempts
+-- begin anew. They expire no more: the time was that of their queue.
 create or replace function move_locked(ids bigint[], to_queue text, from_queue text) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   update job j set {queued_again}, {free_job}, expires_at = null,
-    queue = move_locked.to_queue, moved_from = move_locked.from_queue, flagged = j.group_id is not null
+    queue = coalesce(move_locked.to_queue, j.moved_from), moved_from = move_locked.from_queue,
+    flagged = j.group_id is not null
   where j.id = any (ids);
-  perform pg_notify(current_schema() || '.wake', to_queue);
+  perform pg_notify(current_schema() || '.wake', m.queue) from (
+    select distinct j.queue from job j where j.id = any (ids)) m;
 end $$;
 
 -- Moves a job that this transaction has ended as failed to the dead-letter queue of its queue, if
 -- that has one. Returns whether it has. Its error and its history go with it. No other place does
 -- this: workers and receivers call it, before they pass the turn of its group on.
 create or replace function dead_letter(of_job bigint) returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   target record;
 begin

@@ -3,13 +3,13 @@
 -- Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing and returns
 -- the first job's id.
 create or replace function enqueue(
-  queue text, data jsonb, group_id text default null, delay interval default null, run_at timestamptz default null,
-  name text default null, reference text default null, priority integer default 0, expires_at timestamptz default null,
-  max_attempts integer default null, dedup_id text default null, payload bytea default null,
-  content_type text default null, headers jsonb default null, attributes jsonb default null
+  queue text, data jsonb, group_id text default null, delay interval default null,
+  run_at timestamptz default null, name text default null, reference text default null,
+  priority integer default 0, expires_at timestamptz default null, max_attempts integer default null,
+  dedup_id text default null, payload bytea default null, content_type text default null,
+  headers jsonb default null, attributes jsonb default null
 ) returns table (id bigint, duplicate boolean)
-language plpgsql volatile
-set search_path from current
+language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
@@ -20,11 +20,7 @@ declare
   its_payload constant bytea := payload;
   expiry constant timestamptz := expires_at;
   its_priority constant integer := coalesce(priority, 0);
-  due_at timestamptz := run_at;
-  once text := dedup_id;
-  first_job bigint;
-  setting queue;
-  wakes boolean;
+  due_at timestamptz := run_at; once text := dedup_id; first_job bigint; setting queue; wakes boolean;
 begin
   perform check_queue(of_queue);
   perform check_name('group', of_group, {group_limit});
@@ -32,7 +28,9 @@ begin
   perform check_name('reference', enqueue.reference, {reference_limit});
   perform check_name('deduplication id', once, {dedup_limit});
   perform check_name('content type', enqueue.content_type, {content_type_limit});
-  if (its_data is null) = (its_payload is null) or (enqueue.content_type is not null and its_payload is null) then
+  if (its_data is null) = (its_payload is null)
+    or enqueue.content_type is not null and its_payload is null
+  then
     raise exception 'a job has data or a payload, and a content type only with a payload'
       using errcode = '22023', hint = 'Pass data as JSON, or null and the payload as bytes.';
   elsif its_priority not between 0 and 9 then
@@ -62,7 +60,8 @@ begin
   end if;
 
   select s.* into setting from queue s where s.name = of_queue;
-  due_at := coalesce(due_at, clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
+  due_at := coalesce(due_at,
+    clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
   id := nextval('job_id_seq');
   duplicate := false;
   if once is null and setting.dedup_by_content then
@@ -80,11 +79,13 @@ begin
 
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
-  insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority, expires_at,
-    max_attempts, dedup_id, headers, attributes, run_at, turn_at)
-  values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type, enqueue.name,
-    enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), due_at,
-    case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging} else least(due_at, expiry) end);
+  insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
+    expires_at, max_attempts, dedup_id, headers, attributes, run_at, turn_at)
+  values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type,
+    enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once,
+    nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), due_at,
+    case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}
+      else least(due_at, expiry) end);
   if wakes then
     perform pg_notify(current_schema() || '.wake', of_queue);
   end if;

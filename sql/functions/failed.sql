@@ -5,8 +5,7 @@
 -- attempts goes before its queue's, and its group's policy before its queue's. What is null is not
 -- stored: the caller's default counts. `cancel_requested`: the job is to be cancelled.
 create or replace function {schema}.failure_policy(of_job bigint) returns jsonb
-language sql stable
-as $$
+language sql stable as $$
   select {schema}.queue_settings(j.queue)
     || jsonb_build_object('cancel_requested', exists (
       select from {schema}.cancel_request r where r.job_id = j.id))
@@ -27,8 +26,7 @@ $$;
 -- Locks: the jobs NO KEY UPDATE, skips. This transaction has the group's row.
 create or replace function {schema}.park_batch(of_queue text, of_group text, failed bigint, last bigint,
   out rest bigint, out moved boolean)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   with next as materialized (
     select j.id from {schema}.job j
@@ -61,10 +59,8 @@ end $$;
 --
 -- Locks: the jobs that it parks NO KEY UPDATE, skips. The job and its group's row are locked.
 create or replace function {schema}.end_behind(of_job bigint, token uuid, policy jsonb,
-  keep boolean default true, at_once boolean default false)
-returns boolean
-language plpgsql volatile
-as $$
+  keep boolean default true, at_once boolean default false) returns boolean
+language plpgsql volatile as $$
 declare
   failed record; word text; until timestamptz; ends text; rest bigint;
 begin
@@ -105,8 +101,7 @@ end $$;
 
 -- Forgets the requests to cancel a job that has ended.
 create or replace function {schema}.forget_requests(of_job bigint) returns void
-language sql volatile
-as $$
+language sql volatile as $$
   delete from {schema}.cancel_request r where r.ctid in (
     select r.ctid from {schema}.cancel_request r where r.job_id = of_job for update skip locked)
 $$;
@@ -117,10 +112,8 @@ $$;
 -- Returns false if the job is not as its claim has locked it. Without `keep` an ended job is
 -- deleted.
 create or replace function {schema}.settle_outcome(of_job bigint, with_token uuid, outcome jsonb, result text,
-  keep boolean, followed boolean)
-returns boolean
-language plpgsql volatile
-as $$
+  keep boolean, followed boolean) returns boolean
+language plpgsql volatile as $$
 declare
   how constant text := outcome->>'how';
   of_group text;

@@ -6,14 +6,12 @@
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
 -- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so
 -- long.
-create or replace function {schema}.group_state(of_queue text, of_group text)
-returns table (
+create or replace function {schema}.group_state(of_queue text, of_group text) returns table (
   state text, head bigint, head_status text, head_name text, attempts integer, attempts_forgiven integer,
-  max_attempts integer,  enqueued_at timestamptz, due_at timestamptz, started_at timestamptz, depth bigint, parked bigint,
-  stopped_at timestamptz, reason text, halted_by bigint, halted_until timestamptz, halt_then text,
-  paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean)
-language sql stable
-as $$
+  max_attempts integer, enqueued_at timestamptz, due_at timestamptz, started_at timestamptz, depth bigint,
+  parked bigint, stopped_at timestamptz, reason text, halted_by bigint, halted_until timestamptz,
+  halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean)
+language sql stable as $$
   select case
       when g.job_id is not null then 'running'
       when g.halted_at is not null then 'halted'
@@ -23,28 +21,34 @@ as $$
       when n.parked > 0 then 'parked'
       else 'idle' end,
     h.id, case when g.job_id is not null then 'started' else h.status::text end, h.name,
-    h.attempts + (g.started_at is not null)::integer, h.attempts_forgiven, h.max_attempts, h.created_at, h.run_at, coalesce(g.started_at, h.last_started_at), n.depth, n.parked,
-    coalesce(g.halted_at, s.paused_at), case when g.halted_at is not null then g.halt_reason else s.pause_reason end,
+    h.attempts + (g.started_at is not null)::integer, h.attempts_forgiven, h.max_attempts, h.created_at,
+    h.run_at, coalesce(g.started_at, h.last_started_at), n.depth, n.parked,
+    coalesce(g.halted_at, s.paused_at),
+    case when g.halted_at is not null then g.halt_reason else s.pause_reason end,
     g.halt_job_id, g.halt_until, g.halt_then, s.paused_at, s.paused_until, s.pause_reason,
-    g.job_id is null and g.halted_at is null and s.paused_at is null and h.run_at <= now() and coalesce(g.rechecks >= 4, false)
+    g.job_id is null and g.halted_at is null and s.paused_at is null and h.run_at <= now()
+      and coalesce(g.rechecks >= 4, false)
   from (select
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
-        and j.status in ('queued', 'started') limit 1001) d) as depth,
+        and j.status in ('queued', 'started') limit 1001) c) as depth,
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
-        and j.parked_with is not null and j.status = 'parked' limit 1001) d) as parked) n
+        and j.parked_with is not null and j.status = 'parked' limit 1001) c) as parked) n
   left join lateral (
-    select g.job_id, g.batch, g.started_at, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until, g.halt_then, g.rechecks
+    select g.job_id, g.batch, g.started_at, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
+      g.halt_then, g.rechecks
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (
     select s.paused_at, s.pause_reason, s.paused_until from {schema}.group_setting s
     where s.queue = of_queue and s.group_id = of_group and {paused_s}) s on true
   left join lateral (
     -- Named, as an observer may not read what a job carries.
-    select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at
+    select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at,
+      j.last_started_at
     from {schema}.job j where j.id = coalesce(
-      -- Of several under one claim, the first that has not ended.
+      -- The first of several under one claim that has not ended.
       (select min(u.id) from {schema}.unfinished(g.job_id, g.batch) u),
-      (select l.id from {schema}.job l where l.queue = of_queue and l.group_id = of_group and l.status in ('queued', 'started')
+      (select l.id from {schema}.job l
+        where l.queue = of_queue and l.group_id = of_group and l.status in ('queued', 'started')
         order by l.group_id, l.id limit 1))) h on true
 $$;
 
@@ -53,9 +57,7 @@ $$;
 -- own, as by the planner's estimate of these look-ups the whole view would be compiled, for a
 -- second.
 create or replace function {schema}.listed_by(of_queue text, of_group text) returns bigint
-language plpgsql stable
-cost 1
-as $$
+language plpgsql stable cost 1 as $$
 begin
   return coalesce(
     (select 0 from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1),

@@ -4,12 +4,12 @@
 -- cancelled. From here on the transaction may take its time. Each statement has a snapshot of its
 -- own.
 create or replace function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   of_queue text; of_group text;
 begin
-  perform set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
+  perform set_config('statement_timeout', '0', true),
+    set_config('idle_in_transaction_session_timeout', '0', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('lock_timeout', {lock_timeout}, true);
   select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;

@@ -4,17 +4,14 @@
 -- The oldest job is that of the lowest id. It is looked for in the first 10,001 groups, flags and
 -- jobs without a group each. The deepest group is that of the 100 which have waited the longest.
 create or replace function collect_metrics(every interval default '15 s') returns boolean
-language plpgsql volatile
-set search_path from current
-set jit = off
-as $$
+language plpgsql volatile set search_path from current set jit = off as $$
 #variable_conflict use_column
 declare
   began constant timestamptz := clock_timestamp();
 begin
   if every is null or every < interval '1 s' then
-    raise exception 'every is %, it must be a second at least', coalesce(every::text, 'null') using errcode = '22023',
-      hint = 'Name an interval such as 15 s.';
+    raise exception 'every is %, it must be a second at least', coalesce(every::text, 'null')
+      using errcode = '22023', hint = 'Name an interval such as 15 s.';
   end if;
   if (select m.collected_at from queue_metrics m where m.queue = '') > began - every
     or not pg_try_advisory_xact_lock(hashtextextended('seriatim metrics ' || current_schema(), 0))
@@ -23,10 +20,11 @@ begin
   end if;
   insert into queue_metrics as m (queue, collected_at, numbers)
   select o.queue, began, jsonb_build_object(
-    'jobs', jsonb_build_object('queued', o.queued, 'delayed', o.delayed, 'started', o.started, 'parked', o.parked,
-      'failed', o.failed),
-    'groups', jsonb_build_object('ready', o.ready_groups, 'running', o.running_groups, 'resting', o.resting_groups,
-      'halted', o.halted_groups, 'paused', o.paused_groups, 'parked', o.parked_groups),
+    'jobs', jsonb_build_object('queued', o.queued, 'delayed', o.delayed, 'started', o.started,
+      'parked', o.parked, 'failed', o.failed),
+    'groups', jsonb_build_object('ready', o.ready_groups, 'running', o.running_groups,
+      'resting', o.resting_groups, 'halted', o.halted_groups, 'paused', o.paused_groups,
+      'parked', o.parked_groups),
     'paused', o.paused_at is not null, 'in_flight_limit', o.in_flight_limit,
     'oldest_due_s', extract(epoch from began - o.oldest_due),
     'oldest_job_s', extract(epoch from began - oldest.created_at),
@@ -41,31 +39,35 @@ begin
           select g.group_id, g.head_id from queue_group g where g.queue = o.queue and g.ready_at < 'infinity'
           order by g.ready_at limit 10001) g
         join lateral (
-          select l.id from job l where l.queue = o.queue and l.group_id = g.group_id and l.status in ('queued', 'started')
+          select l.id from job l
+          where l.queue = o.queue and l.group_id = g.group_id and l.status in ('queued', 'started')
           order by l.group_id, l.id limit 1) l on true
         order by g.head_id limit 1),
       (select min(f.id) from (select j.id from job j
         where j.queue = o.queue and j.flagged and j.finished_at is null limit 10001) f),
       (select min(u.id) from (select j.id from job j
-        where j.queue = o.queue and j.group_id is null and j.status = 'queued' limit 10001) u))) oldest on true
+        where j.queue = o.queue and j.group_id is null and j.status = 'queued' limit 10001) u))
+    ) oldest on true
   left join lateral (
     select least(
       (select min(g.started_at) from (select g.started_at from queue_group g
         where g.queue = o.queue and g.job_id is not null limit 10001) g),
       (select min(s.last_started_at) from (select j.last_started_at from job j
-        where j.queue = o.queue and j.group_id is null and j.status = 'started' limit 10001) s)) as since) running on true
+        where j.queue = o.queue and j.group_id is null and j.status = 'started' limit 10001) s)) as since
+    ) running on true
   left join lateral (
-    select max(d.jobs) as jobs from (
+    select max(n.jobs) as jobs from (
       select (select count(*) from (select from job j where j.queue = o.queue and j.group_id = g.group_id
         and j.status in ('queued', 'started') limit 10001) c) as jobs
       from (select g.group_id from queue_group g where g.queue = o.queue and g.ready_at < 'infinity'
-        order by g.ready_at limit 100) g) d) deepest on true
+        order by g.ready_at limit 100) g) n) deepest on true
   on conflict (queue) do update set collected_at = excluded.collected_at, numbers = excluded.numbers;
   insert into queue_metrics as m (queue, collected_at, numbers)
   select '', began, jsonb_build_object(
     'live_processors', (select count(*) from processor p where p.seen_at > began - interval '30 s'),
     -- Null where the sessions of other roles cannot be seen.
-    'vacuum_horizon_s', (select extract(epoch from began - min(a.xact_start)) from pg_catalog.pg_stat_activity a
+    'vacuum_horizon_s', (
+      select extract(epoch from began - min(a.xact_start)) from pg_catalog.pg_stat_activity a
       where a.backend_xmin is not null),
     'job_ids', pg_catalog.pg_sequence_last_value((current_schema() || '.job_id_seq')::regclass),
     'collect_s', extract(epoch from clock_timestamp() - began))

@@ -11,22 +11,19 @@
 -- to 1,000 of each group.
 --
 -- Locks: the jobs NO KEY UPDATE, skips. With a deduplication id it waits as an enqueue does.
-create or replace function move_jobs(ids bigint[], to_queue text, reason text default null, actor text default session_user,
+create or replace function move_jobs(ids bigint[], to_queue text, reason text default null,
+  actor text default session_user,
   out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
-  one record; made record; locked bigint[];
+  moved job; made record; locked bigint[];
 begin
   perform check_queue(to_queue);
   jobs := '{}';
   new_jobs := '{}';
-  groups := 0;
   duplicates := 0;
-  left_behind := 0;
   loop
     begin
       locked := array(
@@ -41,35 +38,37 @@ begin
       -- The next look sees the claim.
     end;
   end loop;
-  for one in
+  for moved in
     select j.* from unnest(locked) l(id) join job j on j.id = any (array[l.id]) order by j.id
   loop
-    select e.id, e.duplicate into made from enqueue(to_queue, one.data, one.group_id, run_at => one.run_at, name => one.name,
-      reference => one.reference, priority => one.priority, expires_at => one.expires_at, max_attempts => one.max_attempts,
-      dedup_id => one.dedup_id, payload => one.payload, content_type => one.content_type, headers => one.headers,
-      attributes => one.attributes) e;
+    select e.id, e.duplicate into made from enqueue(to_queue, moved.data, moved.group_id,
+      run_at => moved.run_at, name => moved.name, reference => moved.reference, priority => moved.priority,
+      expires_at => moved.expires_at, max_attempts => moved.max_attempts, dedup_id => moved.dedup_id,
+      payload => moved.payload, content_type => moved.content_type, headers => moved.headers,
+      attributes => moved.attributes) e;
     if made.duplicate then
       duplicates := duplicates + 1;
       continue;
     end if;
-    update job j set created_at = one.created_at, timeout_ms = one.timeout_ms, lease_ms = one.lease_ms where j.id = made.id;
+    update job j set created_at = moved.created_at, timeout_ms = moved.timeout_ms, lease_ms = moved.lease_ms
+    where j.id = made.id;
     update job j set {cancelled}, flagged = j.group_id is not null,
-      error = jsonb_build_object('kind', 'cancelled', 'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id),
-        'chain', '[]'::jsonb, 'attempt', j.attempts)
-    where j.id = one.id;
-    jobs := jobs || one.id;
+      error = jsonb_build_object('kind', 'cancelled', 'chain', '[]'::jsonb, 'attempt', j.attempts,
+        'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id))
+    where j.id = moved.id;
+    jobs := jobs || moved.id;
     new_jobs := new_jobs || made.id;
   end loop;
-  for one in
-    select j.queue, j.group_id, max(j.id) as last from job j
-    where j.id = any (jobs) and j.group_id is not null group by j.queue, j.group_id
-  loop
-    groups := groups + 1;
-    left_behind := left_behind + (select count(*) from (
-      select from job l where l.queue = one.queue and l.group_id = one.group_id and l.status in ('queued', 'started')
-        and l.id < one.last limit 1000) l);
-  end loop;
-  perform record_operations(actor, 'move', jobs, concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
+  select count(*), coalesce(sum(g.behind), 0) into groups, left_behind from (
+    select (select count(*) from (
+        select from job l
+        where l.queue = m.queue and l.group_id = m.group_id and l.status in ('queued', 'started')
+          and l.id < m.last limit 1000) l) as behind
+    from (
+      select j.queue, j.group_id, max(j.id) as last from job j
+      where j.id = any (jobs) and j.group_id is not null group by j.queue, j.group_id) m) g;
+  perform record_operations(actor, 'move', jobs,
+    concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
 end $$;
 
 -- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids
@@ -77,14 +76,12 @@ end $$;
 -- its group. Groups in `besides` are left out.
 create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
 returns setof bigint
-language sql stable
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
-as $$
+language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
   select w.id from (
     (select j.id from job j
       where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-        and j.status = 'queued' and (of_group is null or j.group_id = of_group) and j.group_id <> all (besides)
+        and j.status = 'queued' and (of_group is null or j.group_id = of_group)
+        and j.group_id <> all (besides)
         and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
       order by j.queue, j.group_id, j.id limit n)
     union all
@@ -96,18 +93,14 @@ $$;
 
 -- The same as move_jobs for up to `n` queued jobs of a queue, or of one group of it, as
 -- waiting_jobs has them.
-create or replace function move_queue(from_queue text, to_queue text, group_id text default null, n integer default 1000,
-  reason text default null, actor text default session_user,
+create or replace function move_queue(from_queue text, to_queue text, group_id text default null,
+  n integer default 1000, reason text default null, actor text default session_user,
   out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 begin
-  perform check_count(move_queue.n);
-  select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
-    into jobs, new_jobs, groups, duplicates, left_behind
-  from move_jobs(array(select w.id from waiting_jobs(move_queue.from_queue, move_queue.group_id, move_queue.n) w(id)),
-    to_queue, reason, actor) m;
+  perform check_count(n);
+  select m.* into jobs, new_jobs, groups, duplicates, left_behind
+  from move_jobs(array(select waiting_jobs(from_queue, group_id, n)), to_queue, reason, actor) m;
 end $$;

@@ -7,9 +7,7 @@
 --
 -- Locks: the groups' rows, and jobs, NO KEY UPDATE, skips.
 create or replace function return_lapsed(of_queue text) returns void
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   turn record;
@@ -34,10 +32,7 @@ end $$;
 
 -- Returns whether a task has anything left to move. Jobs in flight are left where they are.
 create or replace function waits_for_move(from_queue text, to_queue text) returns boolean
-language sql stable
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
-as $$
+language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
   select case when to_queue is null then exists (
       select from job j where j.queue = from_queue and {waits_as_dead_letter})
     else exists (select from waiting_jobs(from_queue, null, 1)) end
@@ -51,10 +46,9 @@ $$;
 -- handler runs in its transaction, say); nothing was done.
 --
 -- Locks: the row of the group and the next job NO KEY UPDATE, skips.
-create or replace function leave_group(of_queue text, of_group text, ids bigint[], out held boolean, out stays bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+create or replace function leave_group(of_queue text, of_group text, ids bigint[],
+  out held boolean, out stays bigint)
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   next record; line tid[];
@@ -103,12 +97,10 @@ end $$;
 --
 -- Locks: the jobs, then as leave_group.
 create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
-  wanted bigint[]; one record; ids bigint[]; all_ids bigint[] := '{}'; held boolean; stays bigint;
+  wanted bigint[]; part record; ids bigint[]; all_ids bigint[] := '{}'; held boolean; stays bigint;
   left_out text[] := '{}'; left_before integer;
 begin
   -- Groups that are left must not hide the others.
@@ -122,18 +114,19 @@ begin
     else
       wanted := array(select w.id from waiting_jobs(from_queue, null, n, left_out) w(id));
     end if;
-    for one in
+    for part in
       select l.group_id, array_agg(l.id) as ids from (
         select j.id, j.group_id from unnest(wanted) w(id) join job j on j.id = any (array[w.id])
-        where j.queue = any (array[from_queue]) and j.status::text in ('queued') and (to_queue is not null or j.moved_from is not null)
+        where j.queue = any (array[from_queue]) and j.status::text in ('queued')
+          and (to_queue is not null or j.moved_from is not null)
         for no key update of j skip locked) l
       group by l.group_id
     loop
-      ids := unclaimed(one.ids);
-      if one.group_id is not null and ids <> '{}' then
-        select l.held, l.stays into held, stays from leave_group(from_queue, one.group_id, ids) l;
+      ids := unclaimed(part.ids);
+      if part.group_id is not null and ids <> '{}' then
+        select l.held, l.stays into held, stays from leave_group(from_queue, part.group_id, ids) l;
         if held then
-          left_out := left_out || one.group_id;
+          left_out := left_out || part.group_id;
           continue;
         end if;
         ids := array(select i from unnest(ids) i where stays is null or i < stays);
@@ -142,12 +135,7 @@ begin
     end loop;
     exit when all_ids <> '{}' or cardinality(left_out) = left_before;
   end loop;
-  for one in
-    select coalesce(move_waiting.to_queue, j.moved_from) as target, array_agg(j.id) as ids
-    from job j where j.id = any (all_ids) group by 1
-  loop
-    perform move_locked(one.ids, one.target, null);
-  end loop;
+  perform move_locked(all_ids, to_queue, null);
   return cardinality(all_ids);
 end $$;
 
@@ -156,43 +144,40 @@ end $$;
 -- `per_second` jobs a second, over all servers; without that as fast as it goes. Maintenance
 -- carries it out. Refuses a second task for the same queue. Of older ones of the queue ten are
 -- kept. Returns the task's id.
-create or replace function start_move_task(from_queue text, to_queue text default null, per_second integer default null,
-  reason text default null, actor text default session_user) returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function start_move_task(from_queue text, to_queue text default null,
+  per_second integer default null, reason text default null, actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   task bigint;
 begin
-  perform check_queue(start_move_task.from_queue);
-  perform check_name('queue', start_move_task.to_queue, {queue_limit});
-  if start_move_task.to_queue = start_move_task.from_queue then
-    raise exception 'queue % cannot be moved to itself', to_json(start_move_task.to_queue)
+  perform check_queue(from_queue);
+  perform check_name('queue', to_queue, {queue_limit});
+  if to_queue = from_queue then
+    raise exception 'queue % cannot be moved to itself', to_json(to_queue)
       using errcode = '22023', hint = 'Name another queue.';
-  elsif start_move_task.per_second < 1 then
-    raise exception 'per_second is %, it must be at least 1', start_move_task.per_second
+  elsif per_second < 1 then
+    raise exception 'per_second is %, it must be at least 1', per_second
       using errcode = '22023', hint = 'Name a whole number, or null for no limit.';
   end if;
-  perform return_lapsed(start_move_task.from_queue);
+  perform return_lapsed(from_queue);
   delete from move_task t where t.id in (
     select o.id from move_task o where o.from_queue = start_move_task.from_queue and o.ended_at is not null
     order by o.id desc offset 10);
   insert into move_task as t (from_queue, to_queue, per_second, to_move, moved_at)
-  select start_move_task.from_queue, start_move_task.to_queue, start_move_task.per_second, case
-      when start_move_task.to_queue is null then (select count(*) from (
-        select from job j where j.queue = start_move_task.from_queue and {waits_as_dead_letter}
-        limit {count_limit}) c)
-      else (select d.queued + d.delayed from queue_depth(start_move_task.from_queue) d) end,
-    -- What one second allows is moved at once.
+  select from_queue, to_queue, per_second, case
+      when to_queue is null then (select count(*) from (
+        select from job j where j.queue = from_queue and {waits_as_dead_letter} limit {count_limit}) c)
+      else (select depth.queued + depth.delayed from queue_depth(from_queue) depth) end,
+    -- A first second's jobs are moved at once.
     clock_timestamp() - interval '1 s'
   on conflict (from_queue) where ended_at is null do nothing
   returning t.id into task;
   if task is null then
-    raise exception 'a task moves what waits in queue % already', to_json(start_move_task.from_queue)
+    raise exception 'a task moves what waits in queue % already', to_json(from_queue)
       using errcode = '22023', hint = 'Cancel it by cancel_move_task, or let it end.';
   end if;
-  perform record_operation(actor, 'start_move_task', start_move_task.from_queue, null, null, reason, 1);
+  perform record_operation(actor, 'start_move_task', from_queue, null, null, reason, 1);
   return task;
 end $$;
 
@@ -200,11 +185,9 @@ end $$;
 -- is running.
 --
 -- Locks: the task's row; waits for the transaction that moves a batch.
-create or replace function cancel_move_task(task bigint, reason text default null, actor text default session_user)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function cancel_move_task(task bigint, reason text default null,
+  actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 declare
   ended move_task;
 begin
@@ -223,25 +206,23 @@ end $$;
 --
 -- Locks: tasks that run NO KEY UPDATE, skips; then as move_waiting.
 create or replace function run_move_tasks() returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 declare
   task move_task; at timestamptz; n integer; now_moved bigint; all_moved bigint := 0;
 begin
-  for task in select t.* from move_task t where t.ended_at is null order by t.id for no key update skip locked loop
+  for task in
+    select t.* from move_task t where t.ended_at is null order by t.id for no key update skip locked
+  loop
     at := clock_timestamp();
     task.moved_at := greatest(task.moved_at, at - interval '2 s');
-    n := least(1000, case when task.per_second is null then 1000
-      else floor(extract(epoch from at - task.moved_at) * task.per_second) end);
+    n := least(1000, floor(extract(epoch from at - task.moved_at) * task.per_second));
     continue when n < 1;
     perform return_lapsed(task.from_queue);
     now_moved := move_waiting(task.from_queue, task.to_queue, n);
     all_moved := all_moved + now_moved;
     update move_task t set
       moved = t.moved + now_moved,
-      moved_at = case when task.per_second is null then at
-        else task.moved_at + make_interval(secs => now_moved / task.per_second::float8) end
+      moved_at = coalesce(task.moved_at + make_interval(secs => now_moved / task.per_second::float8), at)
     where t.id = task.id;
     if now_moved < n and not waits_for_move(task.from_queue, task.to_queue) then
       update move_task t set status = 'completed', ended_at = clock_timestamp() where t.id = task.id;

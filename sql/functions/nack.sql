@@ -4,31 +4,22 @@
 -- default it waits 1 s, and twice as long each time. Out of attempts, it ends as failed or goes to
 -- the dead-letter queue, and the group does what its setting says, or else the queue's. Returns as
 -- ack does.
-create or replace function nack(receipt text, delay interval default null, error text default null) returns text
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
-declare
-  shown record;
+create or replace function nack(receipt text, delay interval default null, error text default null)
+returns text
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
-  perform check_isolation('nack');
-  select * into shown from parse_receipt(receipt);
   perform check_delay(delay);
-  return (settle_receipts('nack', array[shown.job], array[shown.token], null, delay, error))[1];
+  return settle_receipt(receipt, 'nack', null, delay, error);
 end $$;
 
 -- Gives back the jobs of receipts, as far as they are held; with `forgive` the attempts are not
 -- held against them. The last of a group comes first, as those behind a job go back with it.
 -- Returns what each receipt came to.
-create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text, forgive boolean,
-  until timestamptz) returns text[]
-language plpgsql volatile
-as $$
+create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text,
+  forgive boolean, until timestamptz) returns text[]
+language plpgsql volatile as $$
 declare
-  states text[] := '{}';
-  shown record;
-  held record;
+  states text[] := '{}'; shown record; held record;
 begin
   for shown in
     select r.* from unnest(of_jobs, tokens) with ordinality r(job, token, place) order by r.job desc
@@ -36,7 +27,8 @@ begin
     held := receive_hold(array[shown.job], array[shown.token], false, until);
     states[shown.place] := held.states[1];
     if held.states[1] = 'held' then
-      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'), forgive);
+      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'),
+        forgive);
       states[shown.place] := 'done';
     end if;
   end loop;
@@ -47,21 +39,18 @@ end $$;
 -- the attempt is not held against it.
 create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean)
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   policy constant jsonb := failure_policy(of_job);
-  j job;
-  claimed bigint[] := '{}';
-  counted integer;
-  ends boolean;
+  j job; claimed bigint[] := '{}'; counted integer; ends boolean;
 begin
   select x.* into j from job x where x.id = of_job;
   counted := j.attempts - j.attempts_forgiven + (j.group_id is not null)::integer;
   if j.group_id is not null then
     claimed := array(
-      select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u where g.claim = token);
-    -- Those behind it go back too.
+      select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u
+      where g.claim = token);
+    -- The jobs behind it go back too.
     perform end_attempt(c.id, 'released', 'released', null) from unnest(claimed) c(id) where c.id > of_job;
   end if;
   if (policy->'cancel_requested')::boolean then
@@ -90,9 +79,9 @@ end $$;
 -- Returns how many seconds a job waits after its n-th failed attempt: doubled with each, up to the
 -- cap.
 create or replace function backoff(policy jsonb, counted integer) returns float8
-language sql stable
-as $$
+language sql stable as $$
   select least(
-    extract(epoch from coalesce((policy->>'backoff')::interval, {backoff}))::float8 * 2.0 ^ least(counted - 1, 60),
+    extract(epoch from coalesce((policy->>'backoff')::interval, {backoff}))::float8
+      * 2.0 ^ least(counted - 1, 60),
     extract(epoch from coalesce((policy->>'backoff_cap')::interval, {backoff_cap}))::float8)
 $$;

@@ -6,25 +6,22 @@
 -- transaction holds.
 create or replace function release_node(node text, reason text default null, actor text default session_user,
   out groups bigint, out jobs bigint)
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
+declare
+  gone constant bigint[] := array(select p.id from processor p where p.node = release_node.node);
 begin
-  with gone as materialized (
-    select p.id from processor p where p.node = release_node.node),
-  locked as materialized (
+  with locked as materialized (
     select g.ctid as line from queue_group g
-    where g.claimed_by in (select gone.id from gone) and g.job_id is not null and g.suspect is distinct from g.claim
+    where g.claimed_by = any (gone) and g.job_id is not null
+      and g.suspect is distinct from g.claim
     for no key update skip locked)
   update queue_group g set suspect = g.claim, ready_at = clock_timestamp() + {grace}
   from locked where g.ctid = locked.line;
   get diagnostics groups = row_count;
-  with gone as materialized (
-    select p.id from processor p where p.node = release_node.node),
-  locked as materialized (
+  with locked as materialized (
     select j.id from job j
-    where j.claimed_by in (select gone.id from gone) and j.group_id is null and j.status = 'started'
+    where j.claimed_by = any (gone) and j.group_id is null and j.status = 'started'
       and j.suspect is distinct from j.claim
     for no key update skip locked)
   update job j set suspect = j.claim, lease_until = clock_timestamp() + {grace}

@@ -1,24 +1,19 @@
 -- Writes down what an operator did, in the transaction of the change. Without an actor nobody asked
 -- for that. What changed nothing is not written.
-create or replace function record_operation(actor text, action text, queue text, group_id text, job_id bigint, reason text,
-  affected bigint) returns void
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function record_operation(actor text, action text, queue text, group_id text,
+  job_id bigint, reason text, affected bigint) returns void
+language plpgsql volatile set search_path from current as $$
 begin
   if actor is not null and affected > 0 then
     insert into operation (actor, action, queue, group_id, job_id, reason, affected)
-    select record_operation.actor, record_operation.action, record_operation.queue, record_operation.group_id,
-      record_operation.job_id, record_operation.reason, record_operation.affected;
+    select actor, action, queue, group_id, job_id, reason, affected;
   end if;
 end $$;
 
 -- Writes down what an operator did with some jobs: a row for each queue, which names their group or
 -- the job if that is one.
 create or replace function record_operations(actor text, action text, ids bigint[], reason text) returns void
-language sql volatile
-set search_path from current
-as $$
+language sql volatile set search_path from current as $$
   select record_operation(actor, action, j.queue,
     case when count(*) = count(j.group_id) and min(j.group_id) = max(j.group_id) then min(j.group_id) end,
     case when count(*) = 1 then min(j.id) end, reason, count(*))

@@ -6,11 +6,9 @@
 -- another transaction has a row, or no worker has adopted the group yet.
 --
 -- Locks: the row of the group, then its next job; skips.
-create or replace function park(queue text, group_id text, reason text default null, actor text default session_user,
-  out job bigint, out running bigint, out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function park(queue text, group_id text, reason text default null,
+  actor text default session_user, out job bigint, out running bigint, out busy boolean)
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   line record; next_job bigint;
@@ -29,21 +27,18 @@ begin
     running := line.job_id;
     return;
   end if;
+  -- By a snapshot younger than the lock. A halted group's is the first behind its halt.
+  next_job := (select h.id from head(park.queue, park.group_id, line.head_id, null) h);
+  if next_job is null then
+    return;
+  end if;
   if line.halted_at is not null then
-    -- Nothing is behind the job that halted it.
-    if (select h.id from head(park.queue, park.group_id, line.head_id, null) h) is null then
-      return;
-    end if;
     update queue_group g set halt_until = clock_timestamp(), halt_then = 'park'
     where g.queue = park.queue and g.group_id = park.group_id and g.park_to is null;
     next_job := line.halt_job_id;
   else
-    -- By a snapshot younger than the lock.
-    next_job := (select h.id from head(park.queue, park.group_id, line.head_id, null) h);
-    if next_job is null then
-      return;
-    end if;
-    perform from job j where j.id = next_job and j.status::text in ('queued') and j.queue = any (array[park.queue])
+    perform from job j
+    where j.id = next_job and j.status::text in ('queued') and j.queue = any (array[park.queue])
     for no key update skip locked;
     if not found then
       busy := true;
@@ -53,5 +48,5 @@ begin
     perform end_behind(next_job, null, '{"out_of_attempts": "park"}');
   end if;
   job := next_job;
-  perform record_operation(actor, 'park', park.queue, park.group_id, next_job, reason, 1);
+  perform record_operation(actor, 'park', queue, group_id, next_job, reason, 1);
 end $$;

@@ -5,10 +5,9 @@
 -- would stay behind. All in one statement, so in one snapshot.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
-create or replace function lock_parked(of_queue text, of_group text, of_job bigint, out ids bigint[], out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function lock_parked(of_queue text, of_group text, of_job bigint,
+  out ids bigint[], out busy boolean)
+language plpgsql volatile set search_path from current as $$
 begin
   with unit as (
     select j.id from job j
@@ -16,7 +15,8 @@ begin
       and (of_job is null or j.parked_with = of_job) and j.status in ('failed', 'parked')),
   locked as (
     select j.id from job j
-    where j.id in (select unit.id from unit) and j.parked_with is not null and j.status in ('failed', 'parked')
+    where j.id in (select unit.id from unit) and j.parked_with is not null
+      and j.status in ('failed', 'parked')
     for no key update skip locked)
   select array(select locked.id from locked order by 1),
       (select count(*) from unit) <> (select count(*) from locked)
@@ -33,11 +33,10 @@ end $$;
 -- `overtaken`: as `begun_behind` says.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
-create or replace function redrive_parked(queue text, group_id text, job bigint default null, reason text default null,
-  actor text default session_user, out jobs bigint, out groups bigint, out overtaken bigint, out busy boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function redrive_parked(queue text, group_id text, job bigint default null,
+  reason text default null, actor text default session_user,
+  out jobs bigint, out groups bigint, out overtaken bigint, out busy boolean)
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   ids bigint[];
@@ -45,7 +44,7 @@ begin
   jobs := 0;
   groups := 0;
   overtaken := 0;
-  select l.ids, l.busy into ids, busy from lock_parked(redrive_parked.queue, redrive_parked.group_id, redrive_parked.job) l;
+  select l.* into ids, busy from lock_parked(queue, group_id, job) l;
   if busy or ids = '{}' then
     return;
   end if;
@@ -60,31 +59,27 @@ begin
   jobs := cardinality(ids);
   groups := 1;
   overtaken := begun_behind(ids);
-  perform record_operation(actor, 'redrive_parked', redrive_parked.queue, redrive_parked.group_id, redrive_parked.job, reason,
-    jobs);
+  perform record_operation(actor, 'redrive_parked', queue, group_id, job, reason, jobs);
 end $$;
 
 -- Gives the parked jobs up: they end as cancelled, and the failed one stays a dead letter of its
 -- own. Returns how many; null: nothing was done, as `busy` of `redrive_parked`.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
-create or replace function discard_parked(queue text, group_id text, job bigint default null, reason text default null,
-  actor text default session_user) returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function discard_parked(queue text, group_id text, job bigint default null,
+  reason text default null, actor text default session_user) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   unit record; discarded bigint;
 begin
-  select l.ids, l.busy into unit from lock_parked(discard_parked.queue, discard_parked.group_id, discard_parked.job) l;
+  unit := lock_parked(queue, group_id, job);
   if unit.busy then
     return null;
   end if;
   update job j set {cancelled} where j.id = any (unit.ids) and j.status = 'parked';
   get diagnostics discarded = row_count;
   update job j set parked_with = null where j.id = any (unit.ids) and j.status = 'failed';
-  perform record_operation(actor, 'discard_parked', discard_parked.queue, discard_parked.group_id, discard_parked.job, reason,
-    discarded);
+  perform record_operation(actor, 'discard_parked', queue, group_id, job, reason, discarded);
   return discarded;
 end $$;

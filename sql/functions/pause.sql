@@ -5,18 +5,15 @@
 --
 -- Locks: the row of the queue, or of the group's setting. Waits for a claim's milliseconds. Touches
 -- no group's row: a handler may have that.
-create or replace function pause(queue text, group_id text default null, reason text default null, actor text default session_user,
-  until timestamptz default null)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function pause(queue text, group_id text default null, reason text default null,
+  actor text default session_user, until timestamptz default null) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
-  ends_at constant timestamptz := nullif(pause.until, 'infinity');
+  ends_at constant timestamptz := nullif(until, 'infinity');
 begin
-  perform check_queue(pause.queue);
-  perform check_name('group', pause.group_id, {group_limit});
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
   if ends_at <= clock_timestamp() then
     raise exception 'the pause would end at %, it is % already', ends_at, clock_timestamp()
       using errcode = '22023', hint = 'unpause ends a pause at once.';
@@ -24,26 +21,26 @@ begin
     raise exception 'the pause would end at %, in more than 100 years', ends_at
       using errcode = '22023', hint = 'Leave the end out: then an operator ends it.';
   end if;
-  if pause.group_id is null then
+  if group_id is null then
     insert into queue as old (name, paused_at, pause_reason, paused_until)
-    select pause.queue, clock_timestamp(), pause.reason, ends_at
+    select pause.queue, clock_timestamp(), reason, ends_at
     on conflict (name) do update set
       paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
       pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
   else
     insert into group_setting as old (queue, group_id, paused_at, pause_reason, paused_until)
-    select pause.queue, pause.group_id, clock_timestamp(), pause.reason, ends_at
+    select pause.queue, pause.group_id, clock_timestamp(), reason, ends_at
     on conflict (queue, group_id) do update set
       paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
       pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
     if ends_at is not null then
-      perform flag_next(pause.queue, pause.group_id);
+      perform flag_next(queue, group_id);
     end if;
   end if;
   if ends_at is not null then
-    perform pg_notify(current_schema() || '.wake', pause.queue);
+    perform pg_notify(current_schema() || '.wake', queue);
   end if;
-  perform record_operation(actor, 'pause', pause.queue, pause.group_id, null, reason, 1);
+  perform record_operation(actor, 'pause', queue, group_id, null, reason, 1);
 end $$;
 
 -- Flags the next job of a group whose pause this transaction has changed, if it is queued.
@@ -54,10 +51,8 @@ end $$;
 --
 -- Locks: the job NO KEY UPDATE, skips.
 create or replace function flag_next(of_queue text, of_group text) returns void
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
   update job j set flagged = true
   where j.id = (
@@ -70,35 +65,33 @@ end $$;
 
 -- Ends the pause of a queue, or of one group of it, and wakes its workers. Returns whether it was
 -- paused.
-create or replace function unpause(queue text, group_id text default null, reason text default null, actor text default session_user)
-returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function unpause(queue text, group_id text default null, reason text default null,
+  actor text default session_user) returns boolean
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   done boolean;
 begin
-  if unpause.group_id is null then
+  if group_id is null then
     -- A pause that has ended by itself leaves its row.
     select {paused_q} into done from queue q where q.name = unpause.queue for no key update;
     update queue q set paused_at = null, pause_reason = null, paused_until = null
     where q.name = unpause.queue and q.paused_at is not null;
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
-    where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q))
-      = jsonb_build_object('name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false, 'strict_visibility', false);
+    where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q)) = jsonb_build_object(
+      'name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false, 'strict_visibility', false);
   else
     select {paused_s} into done from group_setting s
     where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;
     update group_setting s set paused_at = null, pause_reason = null, paused_until = null
     where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
-    perform flag_next(unpause.queue, unpause.group_id);
+    perform flag_next(queue, group_id);
   end if;
   done := coalesce(done, false);
   if done then
-    perform pg_notify(current_schema() || '.wake', unpause.queue);
+    perform pg_notify(current_schema() || '.wake', queue);
   end if;
-  perform record_operation(actor, 'unpause', unpause.queue, unpause.group_id, null, reason, done::integer);
+  perform record_operation(actor, 'unpause', queue, group_id, null, reason, done::integer);
   return done;
 end $$;

@@ -1,13 +1,12 @@
--- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs, or flags to
--- tidy.
+-- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs, or
+-- flags to tidy.
 create or replace function awaits_maintenance() returns boolean
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   return (select r.job_id from cancel_request r limit 1) is not null
     or (select g.queue from queue_group g where g.halt_until <= now() limit 1) is not null
-    or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1) is not null
+    or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1)
+      is not null
     or (select t.id from move_task t where t.ended_at is null limit 1) is not null
     or (select s.queue from flag_scan s limit 1) is not null;
 end $$;
@@ -21,12 +20,11 @@ end $$;
 -- first on. `awaits_maintenance`: whether there is maintenance to do, if `maintenance` asks for it.
 -- These must not cost the presence. If a read takes long, as it passes many dead rows, the rest
 -- stays unanswered, and those queues poll for themselves.
-create or replace function heartbeat(of_processor bigint, with_key bigint, long_here boolean, server timestamptz, detector_lock text,
-  queues text[], maintenance boolean,
-  out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[], out awaits_maintenance boolean)
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function heartbeat(of_processor bigint, with_key bigint, long_here boolean,
+  server timestamptz, detector_lock text, queues text[], maintenance boolean,
+  out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[],
+  out awaits_maintenance boolean)
+language plpgsql volatile set search_path from current as $$
 declare
   name text; next float8; waits boolean; began timestamptz; at timestamptz;
 begin
@@ -66,10 +64,11 @@ begin
   -- Last, as other processes wait for it.
   maybe_dead := held
     and exists (select from processor p
-      where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server))
+      where p.id <> of_processor and p.presence_key is not null
+        and (long_here or p.server_started_at = server))
     and pg_try_advisory_xact_lock(hashtextextended(detector_lock, 0))
     and exists (select from (select p.presence_key from processor p
-        where p.id <> of_processor and p.presence_key is not null and (long_here or p.server_started_at = server)
-        offset 0) other
+        where p.id <> of_processor and p.presence_key is not null
+          and (long_here or p.server_started_at = server) offset 0) other
       where pg_try_advisory_xact_lock(other.presence_key));
 end $$;

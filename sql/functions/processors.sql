@@ -1,10 +1,8 @@
 -- The processors, and whether each lives: its presence lock is held, or, of one that shows none, it
 -- was seen in the last 30 s. `queues` is null of a version that does not say.
-create or replace function processors() returns table (id bigint, node text, host text, pid integer, queues text[],
-  started_at timestamptz, seen_at timestamptz, alive boolean)
-language sql stable
-set search_path from current
-as $$
+create or replace function processors() returns table (id bigint, node text, host text, pid integer,
+  queues text[], started_at timestamptz, seen_at timestamptz, alive boolean)
+language sql stable set search_path from current as $$
   with held as materialized (
     select (l.classid::bigint << 32) | l.objid::bigint as key from pg_catalog.pg_locks l
     where l.locktype = 'advisory' and l.granted and l.objsubid = 1

@@ -4,33 +4,27 @@
 -- behind a group and an id. Returns how many it cancelled, and the last one if there may be more.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
-create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text, after_id bigint, n integer,
-  reason text, actor text, out cancelled bigint, out last_group text, out last_id bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+create or replace function purge_groups(of_queue text, of_group text, up_to bigint, after_group text,
+  after_id bigint, n integer, reason text, actor text,
+  out cancelled bigint, out last_group text, out last_id bigint)
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   ids bigint[]; names text[];
 begin
   loop
     begin
-      if of_group is null then
-        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-          select j.id, j.group_id from job j
-          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-            and (j.group_id, j.id) > (after_group, after_id) and j.status = 'queued' and j.id <= up_to
-            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-          order by j.group_id, j.id limit n for no key update skip locked) t;
-      else
-        select array_agg(t.id), array_agg(t.group_id) into ids, names from (
-          select j.id, j.group_id from job j
-          where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-            and (j.group_id, j.id) > (of_group, after_id) and j.group_id <= of_group
-            and j.status = 'queued' and j.id <= up_to
-            and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-          order by j.group_id, j.id limit n for no key update skip locked) t;
-      end if;
+      select array_agg(q.id), array_agg(q.group_id) into ids, names from (
+        select j.id, j.group_id from job j
+        where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+          and (j.group_id, j.id) > (coalesce(of_group, after_group), after_id)
+          and j.group_id <= coalesce(of_group, (
+            select l.group_id from job l
+            where l.queue = of_queue and l.group_id is not null and l.status in ('queued', 'started')
+            order by l.queue desc, l.group_id desc limit 1))
+          and j.status = 'queued' and j.id <= up_to
+          and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+        order by j.group_id, j.id limit n for no key update skip locked) q;
       perform check_unclaimed(ids);
       exit;
     exception when sqlstate 'SQ001' then
@@ -45,20 +39,19 @@ begin
 end $$;
 
 -- The same for jobs without a group, behind a time and an id.
-create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz, after_id bigint, n integer,
-  reason text, actor text, out cancelled bigint, out last_at timestamptz, out last_id bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+create or replace function purge_ungrouped(of_queue text, up_to bigint, after_at timestamptz,
+  after_id bigint, n integer, reason text, actor text,
+  out cancelled bigint, out last_at timestamptz, out last_id bigint)
+language plpgsql volatile set search_path from current
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   ids bigint[]; times timestamptz[];
 begin
-  select array_agg(t.id), array_agg(t.turn_at) into ids, times from (
+  select array_agg(q.id), array_agg(q.turn_at) into ids, times from (
     select j.id, j.turn_at from job j
     where j.queue = of_queue and j.group_id is null and j.status = 'queued'
       and (j.turn_at, j.id) > (coalesce(after_at, '-infinity'), after_id) and j.id <= up_to
-    order by j.turn_at, j.id limit n for no key update skip locked) t;
+    order by j.turn_at, j.id limit n for no key update skip locked) q;
   cancelled := cancel_jobs(of_queue, null, ids, null, reason, actor);
   if cardinality(ids) >= n then
     last_at := times[n];
@@ -68,15 +61,14 @@ end $$;
 
 -- Cancels queued jobs that this transaction has locked, and flags the first of each group. Returns
 -- how many.
-create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[], reason text, actor text)
-returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
-declare
-  firsts bigint[] := array(select min(t.id) from unnest(ids, names) t(id, name) where t.name is not null group by t.name);
+create or replace function cancel_jobs(of_queue text, of_group text, ids bigint[], names text[],
+  reason text, actor text) returns bigint
+language plpgsql volatile set search_path from current as $$
 begin
-  update job j set {cancelled}, flagged = j.flagged or j.id in (select unnest(firsts)) where j.id = any (ids);
+  update job j set {cancelled},
+    flagged = j.flagged or j.id in (
+      select min(c.id) from unnest(ids, names) c(id, name) where c.name is not null group by c.name)
+  where j.id = any (ids);
   perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
   return coalesce(cardinality(ids), 0);
 end $$;
@@ -88,9 +80,7 @@ end $$;
 -- Locks: rows of receivers' claims NO KEY UPDATE, skips.
 create or replace function purge_in_flight(of_queue text, up_to bigint, n integer, reason text, actor text,
   out cancelled bigint, out asked bigint)
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
   turn record; of_job bigint;
@@ -111,7 +101,8 @@ begin
   end loop;
   for of_job in
     select j.id from job j
-    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null and j.id <= up_to
+    where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is null
+      and j.id <= up_to
     limit n for no key update skip locked
   loop
     perform end_attempt(of_job, 'cancelled', 'cancelled', null);
@@ -123,7 +114,8 @@ begin
       where g.queue = of_queue and g.job_id is not null and g.claimed_by is not null)
     union all
     (select j.id from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.claimed_by is not null)) w
+      where j.queue = of_queue and j.group_id is null and j.status = 'started'
+        and j.claimed_by is not null)) w
   where w.id <= up_to and not exists (select from cancel_request r where r.job_id = w.id)
   limit n;
   get diagnostics asked = row_count;
@@ -133,10 +125,7 @@ end $$;
 -- Forgets up to `n` deduplication ids of a queue, of jobs up to the id `up_to` that have ended, as
 -- far as no open transaction has them. Returns how many.
 create or replace function forget_dedup_ids(of_queue text, up_to bigint, n integer) returns bigint
-language plpgsql volatile
-set search_path from current
-set enable_seqscan = off
-as $$
+language plpgsql volatile set search_path from current set enable_seqscan = off as $$
 declare
   forgotten bigint;
 begin
@@ -158,30 +147,29 @@ end $$;
 -- are forgotten. `n` and the number count all of these. That is of a whole queue.
 --
 -- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
-create or replace function purge(queue text, group_id text default null, n integer default 1000, reason text default null,
-  actor text default session_user, everything boolean default false) returns bigint
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function purge(queue text, group_id text default null, n integer default 1000,
+  reason text default null, actor text default session_user, everything boolean default false) returns bigint
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   up_to constant bigint := (select coalesce(max(j.id), 0) from job j);
   done bigint;
 begin
-  perform check_queue(purge.queue);
-  perform check_name('group', purge.group_id, {group_limit});
-  perform check_count(purge.n);
-  if purge.everything and purge.group_id is not null then
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
+  perform check_count(n);
+  if everything and group_id is not null then
     raise exception 'everything is of a whole queue, and a group is named'
       using errcode = '22023', hint = 'Leave one of them out.';
   end if;
-  done := (select p.cancelled from purge_groups(purge.queue, purge.group_id, up_to, '', 0, n, reason, actor) p);
-  if purge.group_id is null and done < n then
-    done := done + (select p.cancelled from purge_ungrouped(purge.queue, up_to, null, 0, (n - done)::integer, reason, actor) p);
+  done := (purge_groups(queue, group_id, up_to, '', 0, n, reason, actor)).cancelled;
+  if group_id is null and done < n then
+    done := done + (purge_ungrouped(queue, up_to, null, 0, (n - done)::integer, reason, actor)).cancelled;
   end if;
-  if purge.everything and done < n then
-    done := done + (select p.cancelled + p.asked from purge_in_flight(purge.queue, up_to, (n - done)::integer, reason, actor) p);
-    done := done + forget_dedup_ids(purge.queue, up_to, greatest(n - done, 0)::integer);
+  if everything and done < n then
+    done := done + (
+      select p.cancelled + p.asked from purge_in_flight(queue, up_to, (n - done)::integer, reason, actor) p);
+    done := done + forget_dedup_ids(queue, up_to, greatest(n - done, 0)::integer);
   end if;
   return done;
 end $$;

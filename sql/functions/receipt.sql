@@ -1,14 +1,12 @@
 -- Returns whether this text can be a receipt, of whatever claim.
 create or replace function is_receipt(receipt text) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select case when receipt ~ '^[0-9]{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
     then split_part(receipt, '.', 1)::numeric <= 9223372036854775807 else false end
 $$;
 
 create or replace function parse_receipt(receipt text, out job bigint, out token uuid)
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if not is_receipt(receipt) then
     raise exception 'this is not a receipt: %', coalesce(quote_literal(left(receipt, 80)), 'null')
@@ -25,14 +23,12 @@ end $$;
 -- If a row is locked, all that this call has locked and written is rolled back before it waits:
 -- another call may have that row, and wait for one of these. All is one subtransaction. A row that
 -- is locked in one and written behind it would get a multixact.
-create or replace function settle_receipts(verb text, of_jobs bigint[], tokens uuid[], results text[], wait interval, message text)
-returns text[]
-language plpgsql volatile
-as $$
+create or replace function settle_receipts(verb text, of_jobs bigint[], tokens uuid[], results text[],
+  wait interval, message text) returns text[]
+language plpgsql volatile as $$
 declare
   until constant timestamptz := clock_timestamp() + interval '0.5 s';
-  pause float8 := 0.005;
-  states text[];
+  pause float8 := 0.005; states text[];
 begin
   loop
     begin
@@ -52,6 +48,18 @@ begin
   end loop;
 end $$;
 
+-- Settles a single receipt. Returns what it came to.
+create or replace function settle_receipt(receipt text, verb text, result text, wait interval, message text)
+returns text
+language plpgsql volatile as $$
+declare
+  shown record;
+begin
+  perform check_isolation(verb);
+  shown := parse_receipt(receipt);
+  return (settle_receipts(verb, array[shown.job], array[shown.token], array[result], wait, message))[1];
+end $$;
+
 -- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,
 -- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. Of the
 -- held, and of those alone, `groups` has the group; null: the job has none. If one is busy before
@@ -62,11 +70,9 @@ end $$;
 -- a group is held until it is received again: no other job waits for its turn.
 create or replace function receive_hold(of_jobs bigint[], tokens uuid[], late boolean, until timestamptz,
   out states text[], out groups text[])
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
-  of_queues text[];
-  of_groups text[];
+  of_queues text[]; of_groups text[];
 begin
   select array_agg(g.queue), array_agg(g.group_id) into of_queues, of_groups
   from unnest(of_jobs, tokens) r(job, token)
@@ -104,13 +110,12 @@ end $$;
 -- Passes on claims of which jobs have ended, or went back (`returned`): a claim keeps the rest of
 -- its jobs, or its turn ends. The groups' rows are locked. `ended` is the last job of each that has
 -- ended; null: none has.
-create or replace function receive_pass(claims uuid[], ended bigint[], returned bigint[] default '{}') returns void
-language plpgsql volatile
-as $$
+create or replace function receive_pass(claims uuid[], ended bigint[], returned bigint[] default '{}')
+returns void
+language plpgsql volatile as $$
 declare
   may_retire constant boolean := receiver_may_retire();
-  over uuid[];
-  over_ended bigint[];
+  over uuid[]; over_ended bigint[];
 begin
   with claimed as materialized (
     select g.ctid as line, c.token, c.ended, rest.jobs from unnest(claims, ended) c(token, ended)

@@ -2,8 +2,7 @@
 -- Returns true if its group is halted by it. It runs with the settings of its caller: search_path,
 -- lock_timeout, plans.
 create or replace function receive_refuse(of_job bigint, token uuid, disposition text) returns boolean
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   j job;
 begin

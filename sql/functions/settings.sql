@@ -1,10 +1,9 @@
 -- The settings of queues and groups, for the whole fleet.
 
--- Returns the settings of a queue, as `configure_queue` takes them: times are intervals, and null is
--- the default.
+-- Returns the settings of a queue, as `configure_queue` takes them: times are intervals, and null
+-- is the default.
 create or replace function {schema}.queue_settings(queue text) returns jsonb
-language sql stable
-as $$
+language sql stable as $$
   select jsonb_build_object(
     'delay', q.delay_ms || ' ms',
     'dedup_window', q.dedup_window_ms || ' ms',
@@ -19,13 +18,12 @@ as $$
     'halt_then', q.halt_then,
     'dead_letter_queue', q.dead_letter_queue,
     'strict_visibility', coalesce(q.strict_visibility, false))
-  from (select) one left join {schema}.queue q on q.name = queue_settings.queue
+  from (select) always left join {schema}.queue q on q.name = queue_settings.queue
 $$;
 
 -- Returns a time of the settings in milliseconds, 100 years at most.
 create or replace function setting_ms(setting text, given text, at_least interval) returns bigint
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 declare
   span interval;
 begin
@@ -36,41 +34,37 @@ begin
       hint = 'Name an interval such as 15 s.';
   end;
   if span < at_least or extract(epoch from span) * 1000 > {max_delay_ms} then
-    raise exception '% is %, it must be from % to 100 years', setting, given, at_least using errcode = '22023',
-      hint = 'Name an interval such as 15 s.';
+    raise exception '% is %, it must be from % to 100 years', setting, given, at_least
+      using errcode = '22023', hint = 'Name an interval such as 15 s.';
   end if;
   return extract(epoch from span) * 1000;
 end $$;
 
 -- Returns a number of the settings.
 create or replace function setting_number(setting text, given text) returns integer
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given is null or (case when given ~ '^[0-9]{1,10}$' then given::bigint between 1 and 2147483647 end) then
     return given;
   end if;
-  raise exception '% is %, it must be a number from 1 to 2147483647', setting, to_json(given) using errcode = '22023',
-    hint = 'Name a whole number, or null to reset it.';
+  raise exception '% is %, it must be a number from 1 to 2147483647', setting, to_json(given)
+    using errcode = '22023', hint = 'Name a whole number, or null to reset it.';
 end $$;
 
 -- Returns a word of the settings.
 create or replace function setting_word(setting text, given text, words text[]) returns text
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if given <> all (words) then
-    raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ') using errcode = '22023',
-      hint = 'Name one of them, or null to reset it.';
+    raise exception '% is %, it must be one of %', setting, to_json(given), array_to_string(words, ', ')
+      using errcode = '22023', hint = 'Name one of them, or null to reset it.';
   end if;
   return given;
 end $$;
 
 -- Refuses a policy that cannot be: of a queue, or of a group.
 create or replace function check_policy(out_of_attempts text, halt_for text, halt_then text) returns void
-language plpgsql immutable
-set search_path from current
-as $$
+language plpgsql immutable set search_path from current as $$
 begin
   perform setting_word('out_of_attempts', out_of_attempts, '{continue,halt,park}');
   perform setting_word('halt_then', halt_then, '{park,continue}');
@@ -87,24 +81,23 @@ end $$;
 -- and its group goes on. `strict_visibility` is true or false.
 --
 -- Locks: the queue's row; waits for a claim's milliseconds, and for another change of its settings.
-create or replace function configure_queue(queue text, settings jsonb, reason text default null, actor text default session_user)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function configure_queue(queue text, settings jsonb, reason text default null,
+  actor text default session_user) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
-  unknown text; given constant jsonb := settings; old queue; dead record;
+  given constant jsonb := settings; unknown text; wanted jsonb;
 begin
   perform check_queue(configure_queue.queue);
   if jsonb_typeof(given) <> 'object' then
-    raise exception 'the settings are no object' using errcode = '22023', hint = 'Pass them as in {"max_attempts": 5}.';
+    raise exception 'the settings are no object' using errcode = '22023',
+      hint = 'Pass them as in {"max_attempts": 5}.';
   end if;
   select k.key into unknown from jsonb_object_keys(given) k(key)
-  where k.key not in ('delay', 'dedup_window', 'dedup_scope', 'dedup_by_content', 'in_flight_limit', 'max_attempts',
-    'backoff', 'backoff_cap', 'out_of_attempts', 'halt_for', 'halt_then', 'dead_letter_queue', 'strict_visibility') limit 1;
+  where not queue_settings(configure_queue.queue) ? k.key limit 1;
   if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then') then
-    raise exception '%', coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
+    raise exception '%',
+      coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
   end if;
   perform check_policy(given->>'out_of_attempts', given->>'halt_for', given->>'halt_then');
@@ -121,39 +114,34 @@ begin
   -- none.
   loop
     insert into queue (name) select configure_queue.queue on conflict do nothing;
-    select q.* into old from queue q where q.name = configure_queue.queue for no key update;
+    perform from queue q where q.name = configure_queue.queue for no key update;
     exit when found;
   end loop;
-  -- Both as they will be.
-  select case when given ? 'dead_letter_queue' then given->>'dead_letter_queue' else old.dead_letter_queue end as queue,
-    case when given ? 'out_of_attempts' then given->>'out_of_attempts' else old.out_of_attempts end as policy into dead;
-  if dead.queue is not null and dead.policy <> 'continue' then
-    raise exception 'queue % cannot both have a dead-letter queue and % behind dead letters', to_json(configure_queue.queue), dead.policy
+  -- All as they will be. Another policy has a deadline of its own, or none.
+  wanted := queue_settings(configure_queue.queue)
+    || case when given ? 'out_of_attempts' then '{"halt_for": null, "halt_then": null}' else '{}' end::jsonb
+    || given;
+  if wanted->>'dead_letter_queue' is not null and wanted->>'out_of_attempts' <> 'continue' then
+    raise exception 'queue % cannot both have a dead-letter queue and % behind dead letters',
+      to_json(configure_queue.queue), wanted->>'out_of_attempts'
       using errcode = '22023', hint = 'Reset one of out_of_attempts and dead_letter_queue with null.';
   end if;
   update queue q set
-    delay_ms = case when given ? 'delay' then setting_ms('delay', given->>'delay', '0') else q.delay_ms end,
-    dedup_window_ms = case when given ? 'dedup_window' then setting_ms('dedup_window', given->>'dedup_window', '1 ms')
-      else q.dedup_window_ms end,
-    dedup_scope = case when given ? 'dedup_scope'
-      then coalesce(setting_word('dedup_scope', given->>'dedup_scope', '{queue,group}'), 'queue') else q.dedup_scope end,
-    dedup_by_content = case when given ? 'dedup_by_content'
-      then coalesce(setting_word('dedup_by_content', given->>'dedup_by_content', '{true,false}')::boolean, false)
-      else q.dedup_by_content end,
-    in_flight_limit = case when given ? 'in_flight_limit' then setting_number('in_flight_limit', given->>'in_flight_limit')
-      else q.in_flight_limit end,
-    max_attempts = case when given ? 'max_attempts' then setting_number('max_attempts', given->>'max_attempts')
-      else q.max_attempts end,
-    backoff_ms = case when given ? 'backoff' then setting_ms('backoff', given->>'backoff', '0') else q.backoff_ms end,
-    backoff_cap_ms = case when given ? 'backoff_cap' then setting_ms('backoff_cap', given->>'backoff_cap', '0')
-      else q.backoff_cap_ms end,
-    out_of_attempts = dead.policy,
-    halt_for_ms = case when given ? 'out_of_attempts' then setting_ms('halt_for', given->>'halt_for', '1 ms') else q.halt_for_ms end,
-    halt_then = case when given ? 'out_of_attempts' then given->>'halt_then' else q.halt_then end,
-    dead_letter_queue = dead.queue,
-    strict_visibility = case when given ? 'strict_visibility'
-      then coalesce(setting_word('strict_visibility', given->>'strict_visibility', '{true,false}')::boolean, false)
-      else q.strict_visibility end
+    delay_ms = setting_ms('delay', wanted->>'delay', '0'),
+    dedup_window_ms = setting_ms('dedup_window', wanted->>'dedup_window', '1 ms'),
+    dedup_scope = coalesce(setting_word('dedup_scope', wanted->>'dedup_scope', '{queue,group}'), 'queue'),
+    dedup_by_content = coalesce(
+      setting_word('dedup_by_content', wanted->>'dedup_by_content', '{true,false}')::boolean, false),
+    in_flight_limit = setting_number('in_flight_limit', wanted->>'in_flight_limit'),
+    max_attempts = setting_number('max_attempts', wanted->>'max_attempts'),
+    backoff_ms = setting_ms('backoff', wanted->>'backoff', '0'),
+    backoff_cap_ms = setting_ms('backoff_cap', wanted->>'backoff_cap', '0'),
+    out_of_attempts = wanted->>'out_of_attempts',
+    halt_for_ms = setting_ms('halt_for', wanted->>'halt_for', '1 ms'),
+    halt_then = wanted->>'halt_then',
+    dead_letter_queue = wanted->>'dead_letter_queue',
+    strict_visibility = coalesce(
+      setting_word('strict_visibility', wanted->>'strict_visibility', '{true,false}')::boolean, false)
   where q.name = configure_queue.queue;
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
@@ -163,28 +151,25 @@ end $$;
 -- is paused.
 --
 -- Locks: the group's setting; waits for a claim's milliseconds.
-create or replace function set_group_policy(queue text, group_id text, out_of_attempts text, halt_for interval default null,
-  halt_then text default null, reason text default null, actor text default session_user)
-returns void
-language plpgsql volatile
-set search_path from current
-as $$
+create or replace function set_group_policy(queue text, group_id text, out_of_attempts text,
+  halt_for interval default null, halt_then text default null, reason text default null,
+  actor text default session_user) returns void
+language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 begin
-  perform check_queue(set_group_policy.queue);
-  perform check_name('group', set_group_policy.group_id, {group_limit});
-  perform check_policy(set_group_policy.out_of_attempts, set_group_policy.halt_for::text, set_group_policy.halt_then);
-  if set_group_policy.out_of_attempts is not null then
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
+  perform check_policy(out_of_attempts, halt_for::text, halt_then);
+  if out_of_attempts is not null then
     insert into group_setting (queue, group_id, out_of_attempts, halt_for_ms, halt_then)
-    select set_group_policy.queue, set_group_policy.group_id, set_group_policy.out_of_attempts,
-      setting_ms('halt_for', set_group_policy.halt_for::text, '1 ms'), set_group_policy.halt_then
-    on conflict (queue, group_id) do update set
-      out_of_attempts = excluded.out_of_attempts, halt_for_ms = excluded.halt_for_ms, halt_then = excluded.halt_then;
+    select queue, group_id, out_of_attempts, setting_ms('halt_for', halt_for::text, '1 ms'), halt_then
+    on conflict (queue, group_id) do update set out_of_attempts = excluded.out_of_attempts,
+      halt_for_ms = excluded.halt_for_ms, halt_then = excluded.halt_then;
   else
     update group_setting s set out_of_attempts = null, halt_for_ms = null, halt_then = null
     where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id;
     delete from group_setting s
     where s.queue = set_group_policy.queue and s.group_id = set_group_policy.group_id and not {paused_s};
   end if;
-  perform record_operation(actor, 'set_group_policy', set_group_policy.queue, set_group_policy.group_id, null, reason, 1);
+  perform record_operation(actor, 'set_group_policy', queue, group_id, null, reason, 1);
 end $$;

@@ -1,7 +1,6 @@
 -- Returns whether the queue or the group is paused. A turn ends then.
 create or replace function {schema}.is_paused(of_queue text, of_group text) returns boolean
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 begin
   perform from {schema}.queue q where q.name = of_queue and {paused_q};
   if not found then
@@ -13,14 +12,14 @@ end $$;
 
 -- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.
 -- The group's row is locked by the claim's token.
-create or replace function {schema}.record_successes(of_queue text, of_group text, with_token uuid, jobs bigint[], results text[],
-  began float8[], ended float8[], keep boolean)
-returns boolean
-language plpgsql volatile
-as $$
+create or replace function {schema}.record_successes(of_queue text, of_group text, with_token uuid,
+  jobs bigint[], results text[], began float8[], ended float8[], keep boolean) returns boolean
+language plpgsql volatile as $$
 begin
-  perform from {schema}.succeed(jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, began, ended);
-  -- The next job began later than these ended. A later statement counts its seconds from its own time.
+  perform from {schema}.succeed(
+    jobs, array_fill(with_token, array[cardinality(jobs)]), results, keep, began, ended);
+  -- The next job began later than these ended. A later statement counts its seconds from its own
+  -- time.
   update {schema}.queue_group g set
     started_at = greatest(g.started_at, clock_timestamp() - make_interval(secs => (
       select min(coalesce(e.seconds, 0)) from unnest(record_successes.ended) e(seconds))))
@@ -32,20 +31,21 @@ end $$;
 -- to its `ended` have ended; if that is null, its job is unfinished and keeps its place. Returns
 -- how many of the groups have no job left: their rows are gone.
 create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   lines tid[]; priorities smallint[]; drained tid[]; passed integer;
 begin
-  select array_agg(g.ctid), array_agg(next.priority), array_agg(g.ctid) filter (where next.id is null and c.ended is not null)
+  select array_agg(g.ctid), array_agg(next.priority),
+      array_agg(g.ctid) filter (where next.id is null and c.ended is not null)
     into lines, priorities, drained
   from unnest(tokens, ended) c(claim, ended)
   join lateral (
-    select g.ctid, g.queue, g.group_id, g.head_id from {schema}.queue_group g where g.claim = c.claim limit 1) g on true
+    select g.ctid, g.queue, g.group_id, g.head_id from {schema}.queue_group g
+    where g.claim = c.claim limit 1) g on true
   left join lateral (
     select h.id, h.priority from {schema}.job h
-    where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id)) and h.group_id <= g.group_id
-      and h.status in ('queued', 'started')
+    where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id))
+      and h.group_id <= g.group_id and h.status in ('queued', 'started')
     order by h.group_id, h.id limit 1) next on true;
   if cardinality(lines) is distinct from cardinality(tokens) then
     raise 'groups are not as their worker has locked them' using errcode = 'no_data_found';
@@ -67,11 +67,9 @@ end $$;
 -- Settles the success of a job whose rows this transaction has locked. If its turn goes on, the
 -- claim stays (`stays`), unless the queue or the group is paused: then the turn ends. Else returns
 -- `passed`; `drained` if no job is left, or if it has no group.
-create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text, keep boolean, goes_on boolean,
-  age float8)
-returns text
-language plpgsql volatile
-as $$
+create or replace function {schema}.settle_success(of_job bigint, with_token uuid, with_result text,
+  keep boolean, goes_on boolean, age float8) returns text
+language plpgsql volatile as $$
 declare
   of_queue text; of_group text;
 begin
@@ -92,17 +90,16 @@ end $$;
 -- Settles many claims of groups, all of whose jobs have succeeded. `last_jobs` are the last of
 -- each. Returns the claims that it settled: others are stale, or their rows are locked for a
 -- moment. This transaction must not have written the groups' rows before.
-create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[], results text[],
-  began float8[], ended float8[], of_claims uuid[], keep boolean)
-returns setof uuid
-language plpgsql volatile
-as $$
+create or replace function {schema}.settle_successes(tokens uuid[], last_jobs bigint[], jobs bigint[],
+  results text[], began float8[], ended float8[], of_claims uuid[], keep boolean) returns setof uuid
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   locked uuid[]; last_locked bigint[];
 begin
   -- The lock that a delete needs. An adopter that shares a row has it skipped.
-  select array_agg(g.claim), array_agg(claimed.job_id) into locked, last_locked from unnest(tokens, last_jobs) claimed(claim, job_id)
+  select array_agg(g.claim), array_agg(claimed.job_id) into locked, last_locked
+  from unnest(tokens, last_jobs) claimed(claim, job_id)
   join lateral (
     select g.claim from {schema}.queue_group g
     where g.claim = claimed.claim limit 1 for update of g skip locked) g on true;
@@ -120,16 +117,16 @@ begin
 end $$;
 
 -- Settles many claims of jobs without a group. Returns the claims that it settled.
-create or replace function {schema}.settle_ungrouped_successes(tokens uuid[], jobs bigint[], results text[], keep boolean)
-returns setof uuid
-language plpgsql volatile
-as $$
+create or replace function {schema}.settle_ungrouped_successes(tokens uuid[], jobs bigint[],
+  results text[], keep boolean) returns setof uuid
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   locked record;
 begin
-  select array_agg(claimed.claim) as tokens, array_agg(claimed.job_id) as jobs, array_agg(claimed.result) as results
-  into locked
+  select array_agg(claimed.claim) as tokens, array_agg(claimed.job_id) as jobs,
+      array_agg(claimed.result) as results
+    into locked
   from unnest(tokens, jobs, results) claimed(claim, job_id, result)
   join lateral (
     select j.id from {schema}.job j

@@ -1,8 +1,7 @@
 -- Returns which server this is: a promotion begins another timeline. Null on a standby, which holds
 -- nothing. 0 and 0 on a server that does not tell: a promotion is not seen there.
 create or replace function this_server(out system_identifier bigint, out timeline bigint)
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 begin
   if pg_catalog.pg_is_in_recovery() then
     return;
@@ -18,9 +17,7 @@ end $$;
 -- Writes down which server this is, once it is another one. Waits for nothing, and locks nothing
 -- that others wait for: until a transaction that wrote it is committed, others write it as well.
 create or replace function note_server() returns void
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   insert into server (system_identifier, timeline, since)
   select t.system_identifier, t.timeline, clock_timestamp() from this_server() t
@@ -34,9 +31,7 @@ end $$;
 -- take-over. A server that is not noted yet is one since now: no claim that is due was suspected on
 -- it.
 create or replace function server_since() returns timestamptz
-language plpgsql stable
-set search_path from current
-as $$
+language plpgsql stable set search_path from current as $$
 begin
   return greatest(
     pg_catalog.pg_postmaster_start_time(),
@@ -53,9 +48,7 @@ end $$;
 -- server's start or promotion is none: all presences go with it, and a process keeps the handlers
 -- of its leases until it is back. For claims that are due.
 create or replace function is_suspected(suspect uuid, claim uuid, due timestamptz) returns boolean
-language plpgsql stable
-set search_path from current
-as $$
+language plpgsql stable set search_path from current as $$
 begin
   return suspect is not null and claim is not null and suspect = claim and due - {grace} >= server_since();
 end $$;
@@ -64,9 +57,7 @@ end $$;
 -- After a restart or promotion the claim is suspected anew, and processes get the time to come
 -- back.
 create or replace function suspect_until(before uuid, claim uuid) returns timestamptz
-language plpgsql volatile
-set search_path from current
-as $$
+language plpgsql volatile set search_path from current as $$
 begin
   -- Receivers may be all that there is on a new server.
   perform note_server();

@@ -8,22 +8,21 @@
 -- are such that they become part of their caller's statement.
 
 create or replace function {schema}.this_burst(of_queue text) returns text
-language sql volatile
-as $$
-  select floor(date_part('epoch', clock_timestamp()) * 100)::bigint || ' ' || {job_table}::regclass::oid || ' ' || of_queue
+language sql volatile as $$
+  select floor(date_part('epoch', clock_timestamp()) * 100)::bigint
+    || ' ' || {job_table}::regclass::oid || ' ' || of_queue
 $$;
 
 -- Not if the transaction has taken a while: when it commits, the worker may not recheck any more.
 create or replace function {schema}.saw_burst(of_queue text) returns boolean
-language sql volatile
-as $$
+language sql volatile as $$
   select current_setting('seriatim.burst', true) = {schema}.this_burst(of_queue)
-    and clock_timestamp() < now() + interval '5 ms' and current_setting('transaction_isolation') <> 'serializable'
+    and clock_timestamp() < now() + interval '5 ms'
+    and current_setting('transaction_isolation') <> 'serializable'
 $$;
 
 create or replace function seems_idle(of_queue text, of_groups text[], and_plain boolean) returns boolean
-language plpgsql stable
-set search_path from current
+language plpgsql stable set search_path from current
 -- In a producer's session, a plan made while the tables were nearly empty would go on scanning
 -- them, and most queries would be planned anew each time.
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -52,7 +51,8 @@ begin
       -- From the end, where the live version of its row is. Before it there may be many dead ones
       -- that vacuum is kept from.
       and (select g.group_id from queue_group g
-        where g.queue = of_queue and g.group_id between of_group and of_group order by g.group_id desc limit 1) is null
+        where g.queue = of_queue and g.group_id between of_group and of_group
+        order by g.group_id desc limit 1) is null
     then
       -- Unless sixteen others, into groups that were idle too and due at once, have just woken a
       -- worker that rechecks: all notifying transactions wait for each other. Not if the
@@ -60,9 +60,7 @@ begin
       if not young or not exists (
         select from (
           select j.group_id, j.run_at, j.created_at from job j
-          where j.queue = of_queue and j.flagged
-            and {flag_at}
-              between at - interval '20 ms' and at
+          where j.queue = of_queue and j.flagged and {flag_at} between at - interval '20 ms' and at
           order by {flag_at} desc limit 32) fresh
         where fresh.run_at <= fresh.created_at
           and (select g.group_id from queue_group g

@@ -2,7 +2,7 @@
 -- are read in no order, those with a row in line first, and each is looked at by itself: name a
 -- queue, and a limit.
 create or replace view {schema}.group_overview as
-select n.queue, n.group_id, d.*
+select n.queue, n.group_id, s.*
 from (
   select g.queue, g.group_id from {schema}.queue_group g
   union all
@@ -17,5 +17,5 @@ from (
   -- Paused groups that have nothing.
   select s.queue, s.group_id from {schema}.group_setting s
   where {paused_s} and {schema}.listed_by(s.queue, s.group_id) is null) n
-cross join lateral {schema}.group_state(n.queue, n.group_id) d
-where d.state <> 'idle';
+cross join lateral {schema}.group_state(n.queue, n.group_id) s
+where s.state <> 'idle';

@@ -1,8 +1,8 @@
--- What stands until its end or until an operator acts: halted and paused groups, paused queues (no
--- group), and failed jobs with others parked behind them.
+-- All that stands until its end or until an operator acts: halted and paused groups, paused queues
+-- (no group), and failed jobs with others parked behind them.
 create or replace view {schema}.stopped as
-select 'halted' as state, g.queue, g.group_id, g.halted_at as since, g.halt_until as until, g.halt_job_id as job,
-  g.halt_reason as reason
+select 'halted' as state, g.queue, g.group_id, g.halted_at as since, g.halt_until as until,
+  g.halt_job_id as job, g.halt_reason as reason
 from {schema}.queue_group g where g.halted_at is not null
 union all
 select 'paused', s.queue, s.group_id, s.paused_at, s.paused_until, null, s.pause_reason
@@ -14,5 +14,6 @@ union all
 select 'parked', f.queue, f.group_id, f.finished_at, null, f.id, f.error->>'message'
 from {schema}.job f
 where f.parked_with is not null and f.status = 'failed' and f.parked_with = f.id
-  and (select u.id from {schema}.job u where u.queue = f.queue and u.group_id = f.group_id and u.parked_with is not null
-    and u.parked_with = f.id and u.status = 'parked' limit 1) is not null;
+  and (select u.id from {schema}.job u
+    where u.queue = f.queue and u.group_id = f.group_id and u.parked_with is not null
+      and u.parked_with = f.id and u.status = 'parked' limit 1) is not null;
