@@ -24,8 +24,7 @@
 --
 -- Locks: rows of `adoption_lock` NO KEY UPDATE, skips.
 create or replace function {schema}.lock_new_groups(of_queue text, groups text[]) returns text[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   locked text[];
 begin
@@ -47,8 +46,7 @@ end $$;
 -- one group, in its order; or the last ones of the line.
 create or replace function {schema}.read_flags(terms {schema}.claim_terms, flags {schema}.flag_range,
   n integer, seen text[]) returns {schema}.flag[]
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 declare
   page {schema}.flag[];
 begin
@@ -87,8 +85,7 @@ end $$;
 -- both.
 create or replace function {schema}.read_calls(terms {schema}.claim_terms, flags {schema}.flag[],
   due_by timestamptz) returns {schema}.flag_call[]
-language plpgsql stable
-as $$
+language plpgsql stable as $$
 declare
   began constant timestamptz := clock_timestamp(); calls {schema}.flag_call[];
 begin
@@ -136,8 +133,7 @@ end $$;
 -- Returns the turn of a group that is adopted. `flags` are how many of it were read.
 create or replace function {schema}.adopted_turn(name text, line tid, head_id bigint, ready_at timestamptz,
   flags bigint) returns {schema}.turn
-language sql immutable
-as $$
+language sql immutable as $$
   select row(name, line, head_id, ready_at, flags,
     null, null, null, null, null, null, null, null)::{schema}.turn
 $$;
@@ -159,8 +155,7 @@ $$;
 -- Locks: new groups, rows that it wakes, heads, jobs whose flags go: tries, skips.
 create or replace function {schema}.adopt(terms {schema}.claim_terms, flags {schema}.flag_range, want integer,
   due_by timestamptz, read_until timestamptz) returns {schema}.adoption
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   adoption {schema}.adoption; page {schema}.flag[]; calls {schema}.flag_call[]; turns {schema}.turn[];
   page_size integer := case when flags.from_end then 256 else least(want, 256) + 32 end;

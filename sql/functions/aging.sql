@@ -5,8 +5,7 @@
 -- Locks: rows of sleeping groups, ungrouped or flagged jobs NO KEY UPDATE, skips.
 create or replace function {schema}.age_priorities(of_queue text, until_at timestamptz, most integer)
 returns boolean
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   groups integer; jobs integer;
 begin

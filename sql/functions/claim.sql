@@ -18,8 +18,7 @@
 -- due; with `followers` above 0 it fills up from one group before it takes the next.
 create or replace function {schema}.claim_groups(terms {schema}.claim_terms, limits {schema}.claim_limits,
   front {schema}.claim_front, lapsed boolean, until_at timestamptz) returns {schema}.claim_answer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; scan {schema}.claim_scan; wanted {schema}.claim_limits := limits;
   began constant timestamptz := clock_timestamp(); locked record; started record;
@@ -115,8 +114,7 @@ end $$;
 -- late commits rare: enqueues have the time of their transaction's begin, turns that of their end.
 create or replace function {schema}.claim(terms {schema}.claim_terms, limits {schema}.claim_limits,
   behind {schema}.claim_front, ungrouped_first boolean) returns {schema}.claim_answer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
   due record; front {schema}.claim_front; flight record; paused boolean := false; kind text;
@@ -250,8 +248,7 @@ returns table (
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text,
   reference text, priority smallint, headers text, group_id text, expires_at timestamptz, claim uuid,
   disposition text, ready_at timestamptz, lost_by text, answer text)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   -- What the queue stores goes before what its worker says.

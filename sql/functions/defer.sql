@@ -16,8 +16,7 @@
 -- `clear_flags_from`.
 create or replace function {schema}.defer_turns(terms {schema}.claim_terms, turns {schema}.turn[])
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   deferred {schema}.deferred_turn[]; paused text[]; ends timestamptz[]; many boolean; drained tid[];
 begin
@@ -111,8 +110,7 @@ end $$;
 -- for a version that it wrote and deleted. The delete decides in a statement of its own: by a
 -- snapshot that an adopter's commit has overtaken, it would strand a job (P3).
 create or replace function {schema}.retire(lines tid[]) returns boolean
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   deleted integer;
 begin

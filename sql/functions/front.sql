@@ -4,8 +4,7 @@
 -- Returns the place of the first group in line from `from_at` on and up to `until_at`.
 create or replace function {schema}.first_group(of_queue text, from_at timestamptz, until_at timestamptz)
 returns table (ready_at timestamptz)
-language sql stable
-as $$
+language sql stable as $$
   select g.ready_at from {schema}.queue_group g
   where g.queue = of_queue and g.ready_at >= from_at and g.ready_at <= until_at and g.ready_at < 'infinity'
   order by g.ready_at limit 1
@@ -15,8 +14,7 @@ $$;
 create or replace function {schema}.first_flag(of_queue text, from_at timestamptz, from_id bigint,
   until_at timestamptz)
 returns table (flag_at timestamptz)
-language sql stable
-as $$
+language sql stable as $$
   select {flag_at} from {schema}.job j
   where j.queue = of_queue and j.flagged and {flag_at} <= until_at and ({flag_at}, j.id) > (from_at, from_id)
   order by {flag_at} limit 1
@@ -25,8 +23,7 @@ $$;
 -- Returns the place of the first queued job without a group from `from_at` on and up to `until_at`.
 create or replace function {schema}.first_ungrouped(of_queue text, from_at timestamptz, until_at timestamptz)
 returns table (turn_at timestamptz)
-language sql stable
-as $$
+language sql stable as $$
   select j.turn_at from {schema}.job j
   where j.queue = of_queue and j.group_id is null and j.status = 'queued'
     and j.turn_at >= from_at and j.turn_at <= until_at
@@ -37,8 +34,7 @@ $$;
 -- has locked what is due; null if nothing will be due, as far as is known. Of a paused queue
 -- nothing is due before the pause ends. The caller has plans pinned.
 create or replace function {schema}.due_in(of_queue text) returns float8
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   resumes_at timestamptz;
 begin
@@ -83,8 +79,7 @@ $$;
 create or replace function {schema}.read_front(terms {schema}.claim_terms, behind {schema}.claim_front,
   until_at timestamptz, out ungrouped_at timestamptz, out groups_at timestamptz, out flags_at timestamptz,
   out lapsed boolean, out aging boolean, out bound text)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   select
     (select f.turn_at from {schema}.first_ungrouped(terms.queue, behind.ungrouped_at, until_at) f),

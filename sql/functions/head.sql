@@ -8,8 +8,7 @@
 -- without a flag, are behind it. `ending` is a job that ends in this transaction.
 create or replace function {schema}.head(of_queue text, of_group text, from_id bigint, ending bigint)
 returns table (id bigint)
-language sql stable
-as $$
+language sql stable as $$
   select distinct on (c.queue, c.group_id) c.id from (
     (select j.queue, j.group_id, j.id from {schema}.job j
       where j.queue = of_queue and (j.group_id, j.id) >= (of_group, from_id) and j.group_id <= of_group
@@ -41,8 +40,7 @@ $$;
 -- Locks: job rows NO KEY UPDATE, skips.
 create or replace function {schema}.read_heads(terms {schema}.claim_terms, turns {schema}.turn[])
 returns {schema}.turn[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   heads {schema}.turn[];
 begin

@@ -9,8 +9,7 @@
 -- Locks: the queue's row NO KEY UPDATE, skips.
 create or replace function {schema}.in_flight_room(of_queue text,
   out room bigint, out paused boolean, out busy boolean)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   flight_limit integer;
 begin

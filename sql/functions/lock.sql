@@ -3,8 +3,7 @@
 -- Returns a locked row of a group as a turn. Of a claim that lapsed it says whose that was, and
 -- whether it may be taken over: it was suspected a grace ago, or is strict.
 create or replace function {schema}.locked_turn(g {schema}.queue_group, line tid) returns {schema}.turn
-language sql stable
-as $$
+language sql stable as $$
   select row(g.group_id, line, g.head_id, g.ready_at, null, g.job_id,
     case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end,
     case when g.job_id is not null then
@@ -21,8 +20,7 @@ $$;
 -- Locks: group rows NO KEY UPDATE, skips.
 create or replace function {schema}.lock_turns(terms {schema}.claim_terms, part text, n integer,
   from_at timestamptz, until_at timestamptz) returns {schema}.turn[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   turns {schema}.turn[];
 begin
@@ -58,8 +56,7 @@ end $$;
 -- take.
 create or replace function {schema}.next_free_turn(of_queue text, from_at timestamptz, until_at timestamptz)
 returns timestamptz
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   turn_at timestamptz;
 begin
@@ -77,8 +74,7 @@ end $$;
 -- there may be too many: then the answer has a group more.
 create or replace function {schema}.turns_to_fill(terms {schema}.claim_terms, want integer,
   groups_at timestamptz, flags_at timestamptz, until_at timestamptz) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   turn record; turns integer := 0; jobs bigint := 0;
 begin
@@ -124,8 +120,7 @@ end $$;
 -- hide no flag.
 create or replace function {schema}.lock_next(terms {schema}.claim_terms, inout scan {schema}.claim_scan,
   want integer, until_at timestamptz, out turns {schema}.turn[], out filled boolean, out last boolean)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   rows {schema}.turn[]; adoption {schema}.adoption; room integer; free_at timestamptz; at timestamptz;
   adopts boolean := scan.flags_at is not null and scan.late is not true;

@@ -3,8 +3,7 @@
 -- row to the last one, and waits for a transaction that has deleted that, for as long as it is
 -- open.
 create or replace function receiver_may_retire() returns boolean
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   wrote constant text := current_setting('seriatim.receiver_wrote', true);
 begin
@@ -23,8 +22,7 @@ end $$;
 -- Jobs that are not to be run end here, and others are claimed in their place, within bounds.
 create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval,
   of_group text, together boolean, out jobs bigint[], out tokens uuid[])
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   terms claim_terms := row(of_queue, of_group, true, null,
     coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
@@ -74,8 +72,7 @@ end $$;
 -- of their group are queued again. Returns the others, and their tokens.
 create or replace function cut_answers(n integer, of_jobs bigint[], of_tokens uuid[],
   out jobs bigint[], out tokens uuid[])
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   place integer := 0;
   last uuid;
@@ -129,10 +126,7 @@ create or replace function receive(
   queue text, n integer default 1, visibility interval default '30 s', group_id text default null,
   attempt_id text default null, together boolean default false, requests integer default 1
 ) returns setof received
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 #variable_conflict use_column
 declare
   of_queue constant text := queue;

@@ -3,8 +3,7 @@
 -- Notes that a receive asks a queue. It writes once in 10 s, and waits for no other transaction.
 -- Queues that no receive has asked for a day are forgotten.
 create or replace function note_receiver(of_queue text) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   asked_at constant timestamptz := (select max(r.asked_at) from receiver r where r.queue = of_queue);
 begin
@@ -23,8 +22,7 @@ end $$;
 -- less time than many flags of groups that cannot start may take, and goes on where the one before
 -- ended. Once all were read, it leaves them for ten times as long as that took, 2 s at most.
 create or replace function flags_to_read(of_queue text) returns flag_scan
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   scan flag_scan;
 begin
@@ -42,8 +40,7 @@ end $$;
 -- where there are more than one receive can read, and waits for no other transaction: beside one
 -- that is left open it inserts another row.
 create or replace function note_flags_read(of_queue text, scan flag_scan, answer claim_answer) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   line tid;
 begin
@@ -86,10 +83,7 @@ end $$;
 --
 -- Locks: an advisory lock, or returns; then as `adopt`, `clear_flags` and `give_rest`.
 create or replace function tidy(out groups integer, out more boolean)
-language plpgsql volatile
-set search_path from current
-{pinned}
-as $$
+language plpgsql volatile set search_path from current {pinned} as $$
 declare
   began constant timestamptz := clock_timestamp(); terms claim_terms; scan tidy_scan; adoption adoption;
   tidied integer;
@@ -143,9 +137,7 @@ end $$;
 -- for that long between two polls), or has a job of it that is still invisible. Of the jobs in
 -- flight 100 with a group are looked at, and 100 without.
 create or replace function receivers_serve(of_queue text) returns boolean
-language sql stable
-set search_path from current
-as $$
+language sql stable set search_path from current as $$
   select exists (select from receiver r where r.queue = of_queue and r.asked_at > now() - interval '5 min')
     or exists (
       select from (

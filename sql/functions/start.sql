@@ -14,8 +14,7 @@
 create or replace function {schema}.start_turns(terms {schema}.claim_terms, limits {schema}.claim_limits,
   inout turns {schema}.turn[], out jobs {schema}.claimed_job[], out heads integer, out size bigint,
   out more boolean)
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   is_strict constant boolean := case when terms.receiver then (
     select q.strict_visibility from {schema}.queue q where q.name = terms.queue) end;
@@ -107,8 +106,7 @@ end $$;
 -- Locks: followers NO KEY UPDATE, skips.
 create or replace function {schema}.follow(terms {schema}.claim_terms, limits {schema}.claim_limits,
   turns {schema}.turn[], is_strict boolean) returns {schema}.turn[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   places bigint[]; each integer; follower record; added integer := 0; size bigint := 0; closed bigint := 0;
 begin
@@ -165,8 +163,7 @@ end $$;
 -- each that has not ended is lost. If that was its last one, the settle that follows says so in its
 -- history. A receiver had begun the others as well: nothing is held against those.
 create or replace function {schema}.lose_attempts(turns {schema}.turn[]) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   if (select bool_or(turn.suspected) from unnest(turns) turn) is not true then
     return;

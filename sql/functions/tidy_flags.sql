@@ -6,8 +6,7 @@
 -- Locks: jobs NO KEY UPDATE, skips.
 create or replace function {schema}.clear_flags_from(of_queue text, groups text[], from_ids bigint[])
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   with flag as materialized (
     select f.id from unnest(groups, from_ids) g(name, from_id) join lateral (
@@ -27,8 +26,7 @@ end $$;
 --
 -- Locks: new groups, settings of paused ones SHARE, jobs NO KEY UPDATE, skips.
 create or replace function {schema}.give_rest(of_queue text, groups text[]) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   mine text[]; paused text[]; ends timestamptz[]; from_ids bigint[]; given integer;
 begin
@@ -74,8 +72,7 @@ end $$;
 -- stay open.
 create or replace function {schema}.tidy_flags(of_queue text, idle text[], resting text[],
   tidy_until timestamptz) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   tidied integer := 0; place integer := 1;
 begin
@@ -98,8 +95,7 @@ end $$;
 --
 -- Locks: free rows and the jobs NO KEY UPDATE, claimed rows KEY SHARE, skips; gives up after 5 ms.
 create or replace function {schema}.clear_flags(of_queue text, groups text[]) returns integer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   free text[]; claimed text[]; safe text[]; safe_from bigint[]; shared text[]; shared_from bigint[];
 begin

@@ -7,8 +7,7 @@
 -- Locks: job rows NO KEY UPDATE, skips. A handler by transaction has its job's row locked.
 create or replace function {schema}.claim_ungrouped(terms {schema}.claim_terms, limits {schema}.claim_limits,
   from_at timestamptz, until_at timestamptz) returns {schema}.claim_answer
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; due {schema}.due_job[];
 begin
@@ -68,8 +67,7 @@ end $$;
 -- over a grace later.
 create or replace function {schema}.suspect_ungrouped(of_queue text, until_at timestamptz, most integer)
 returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   update {schema}.job j set suspect = j.claim, lease_until = {schema}.suspect_until(j.suspect, j.claim)
   from (select d.id from {schema}.job d
