@@ -335,6 +335,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_sql_has_at_most_110_columns() {
+        for folder in ["sql/functions", "sql/views"] {
+            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let text = std::fs::read_to_string(&path).unwrap();
+                let long = text.lines().position(|line| line.chars().count() > 110);
+                assert_eq!(long.map(|index| index + 1), None, "the line of {}", path.display());
+            }
+        }
+    }
+
+    #[test]
     fn nothing_is_left_to_fill_in() {
         let names = Names::new("{start} \"x\" {schema}");
         for function in functions() {
