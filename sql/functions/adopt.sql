@@ -8,11 +8,10 @@
 -- A row is inserted behind its group's lock (`lock_new_groups`), held until the commit, after a
 -- look by a snapshot that is younger than that lock (`read_heads`). So a group has one row, any
 -- number of adopters work side by side, and an open transaction keeps only the groups that it
--- adopted. What is locked for a group must never change, or two versions of the library would give
--- it two rows.
+-- adopted. A group's lock must never change, or two versions of the library would give it two rows.
 --
--- What is found by id says `coalesce(flagged, false)`: by the words of its partial index, that
--- could be read as a whole. A group's row is looked up from the end of the index: of several
+-- A look-up by id says `coalesce(flagged, false)`: by the words of its partial index, that could be
+-- read as a whole. A group's row is looked up from the end of the index: of several
 -- versions with one key the newest is the last as a rule.
 
 -- Locks groups that have no row, for the insert of one. Returns those that no other transaction has
@@ -77,8 +76,8 @@ begin
 end $$;
 
 -- Returns what flags call for in each of their groups, in the order of the line: a row (new), a row
--- that sleeps but has work (woken), or nothing. That is so if the group has a row (idle), cannot
--- start yet (resting), or has no unfinished job (drained).
+-- that sleeps but has work (woken), or nothing: the group has a row (idle), cannot start yet
+-- (resting), or has no unfinished job (drained).
 --
 -- Rows that are due by `due_by` the claim reads itself, with the flags of their groups. One that
 -- falls due later it does not: by the clock of this function a flag of its group would be passed by
@@ -234,7 +233,7 @@ begin
     end loop;
 
     -- The flags of what was woken go. So do those of ended jobs that nothing is behind; one that
-    -- was queued again meanwhile keeps its own. Those of a new group go when it has its row.
+    -- was queued again meanwhile keeps its own. The flags of a new group go when it has its row.
     if woken <> '{}' or drained is not null then
       with flag as materialized (
         select j.id from {schema}.job j

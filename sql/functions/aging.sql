@@ -1,5 +1,5 @@
 -- Gives what slept until its time the aging of its priority, now that it is due: before, it would
--- count as if it had waited for longer than it was asked to sleep. What is locked gets none this
+-- count as if it had waited for longer than it was asked to sleep. A locked row gets none this
 -- time. Up to `most` groups and jobs. Returns whether there may be more.
 --
 -- Locks: rows of sleeping groups, ungrouped or flagged jobs NO KEY UPDATE, skips.

@@ -11,8 +11,8 @@
 -- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
 -- 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If the time is
 -- over first, and slots are free, it looks at the ends of both lines as well: what has just become
--- due starts behind any number of groups that cannot start (P8). What is between is for the next
--- claims, which go on behind the flags that it read.
+-- due starts behind any number of groups that cannot start (P8). The next claims go on behind the flags
+-- that it read, with all that is between.
 --
 -- A worker's followers wait for their head's slot. A receiver gets them now, when no other group is
 -- due; with `followers` above 0 it fills up from one group before it takes the next.
@@ -58,7 +58,7 @@ begin
       wanted.slots := wanted.slots - case when terms.receiver then brought else started.heads end;
       wanted.bytes := wanted.bytes - started.size;
       wanted.in_flight := wanted.in_flight - brought;
-      -- What brings jobs does not use the time up.
+      -- A round that brings jobs does not use the time up.
       scan.read_until := scan.read_until + brought * interval '0.3 ms';
       over_at := over_at + brought * interval '0.3 ms';
     end if;
@@ -82,12 +82,12 @@ begin
         else least(greatest(scan.page, 8) * 4, 256) end;
     end if;
   end loop;
-  -- What else is due in line other transactions hold, perhaps for hours.
+  -- Other transactions hold what else is due in line, perhaps for hours.
   answer.groups_at := case when last and not answer.more then until_at else scan.groups_at end;
   if not terms.receiver and greatest(cardinality(scan.idle), cardinality(scan.resting)) > 0
     and (scan.crowded or answer.jobs = '{}')
   then
-    -- Or each claim would read them. Those that were claimed here do not wait for it.
+    -- Or each claim would read them. The jobs that were claimed here do not wait long for it.
     perform {schema}.tidy_flags(terms.queue, scan.idle, scan.resting,
       clock_timestamp() + case when answer.jobs = '{}' then interval '50 ms' else interval '5 ms' end);
   end if;
@@ -122,7 +122,7 @@ declare
 begin
   answer.jobs := '{}';
   answer.more := false;
-  -- What has moved to the front is read again. A receiver ages no more than it may take.
+  -- Whatever has moved to the front is read again. A receiver ages no more than it may take.
   for pass in 1..3 loop
     due := {schema}.read_front(terms, behind, began);
     exit when due.bound = 'paused' or not due.aging or terms.group_id is not null
@@ -155,7 +155,7 @@ begin
     case when due.flags_at = behind.flags_at then behind.flags_id else 0 end,
     due.ungrouped_at)::{schema}.claim_front;
 
-  -- What lapsed is rare, and first: behind busy groups there would never be room for it. It is in
+  -- A lapsed claim is rare, and first: behind busy groups there would never be room for it. It is in
   -- flight, and goes on if the limit is reached.
   foreach kind in array case when ungrouped_first
     then array['lapsed jobs', 'lapsed groups', 'jobs', 'groups']
@@ -251,7 +251,7 @@ returns table (
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-  -- What the queue stores goes before what its worker says.
+  -- The stored limit of the queue goes before its worker's.
   queue_attempts constant integer := (select q.max_attempts from {schema}.queue q where q.name = terms.queue);
   claimed {schema}.claim_answer;
 begin

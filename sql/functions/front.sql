@@ -31,7 +31,7 @@ language sql stable as $$
 $$;
 
 -- Returns in how many seconds a claim of the queue may find something, also if another transaction
--- has locked what is due; null if nothing will be due, as far as is known. Of a paused queue
+-- has locked what is due; null if nothing will be due, as far as is known. In a paused queue
 -- nothing is due before the pause ends. The caller has plans pinned.
 create or replace function {schema}.due_in(of_queue text) returns float8
 language plpgsql volatile as $$

@@ -32,7 +32,7 @@ $$;
 -- so it goes on, whether the group is paused or not. A turn without a row is gone if another
 -- transaction has inserted one before this one locked the group.
 --
--- What is found by id says `finished_at is null` for unfinished: the words of a partial index could
+-- A look-up by id says `finished_at is null` for unfinished: the words of a partial index could
 -- have that index read as a whole. It asks for the queue again: a move may have committed between
 -- the snapshot and the lock. The head of a paused group is not locked, as an unpause must be able
 -- to flag it.

@@ -1,8 +1,8 @@
 -- Returns how many jobs of a queue with a limit may still begin: null for any number, `busy` if
 -- another claim or a change of settings has had the queue's row for a tenth of a second.
 --
--- A claim that may add to them has the queue's row locked, and counts in a new statement. What is
--- settled meanwhile only makes it less. So the limit holds exactly, and after crashes too: a claim
+-- A claim that may add to them has the queue's row locked, and counts in a new statement. A settle
+-- meanwhile only makes it less. So the limit holds exactly, and after crashes too: a claim
 -- counts until its job is settled. A take-over does not add to the count, and is allowed beyond it:
 -- or a fleet that crashed would never go on.
 --

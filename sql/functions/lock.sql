@@ -1,6 +1,6 @@
 -- The claim's step *lock*: rows of groups in line, and groups that flags call for.
 
--- Returns a locked row of a group as a turn. Of a claim that lapsed it says whose that was, and
+-- Returns a locked row of a group as a turn. If its claim lapsed, it says whose that was, and
 -- whether it may be taken over: it was suspected a grace ago, or is strict.
 create or replace function {schema}.locked_turn(g {schema}.queue_group, line tid) returns {schema}.turn
 language sql stable as $$
@@ -205,7 +205,7 @@ begin
     and (not terms.receiver or terms.group_id is not null or scan.rows_until >= until_at
       or {schema}.next_free_turn(terms.queue, scan.rows_until + interval '1 us', until_at) is null);
   if cardinality(adoption.turns) > 0 then
-    -- Those that do not start are in line here.
+    -- Groups that do not start are in line here.
     scan.groups_at := least(scan.groups_at, (select min(t.ready_at) from unnest(adoption.turns) t));
   end if;
 end $$;

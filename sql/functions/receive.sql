@@ -193,7 +193,7 @@ begin
         select c.jobs, c.tokens into jobs, tokens from cut_answers(n, jobs, tokens) c;
       end if;
     exception when lock_not_available then
-      -- A statement was about to wait for another transaction. What it had locked is free again.
+      -- A statement was about to wait for another transaction. Its locks are free again.
       return;
     end;
   end if;
