@@ -201,7 +201,10 @@ async fn a_serial_queue_has_its_share_of_one_slot() {
         vec![("heavy", queue("heavy").concurrency(1).weight(4)), ("light", queue("light"))];
     let _running = bench.start(&database, 1, queues).await;
     let starts = bench.starts.wait_for(250).await;
-    shared_by_weight(&starts[50..250], 1, &[("heavy", 4), ("light", 1)]);
+    // Not the bound of `shared_by_weight`: that is for queues that always have something to claim.
+    // On a busy machine a settle may take longer than the slot is kept.
+    let heavy = count(&starts[50..250], "heavy");
+    assert!((145..=170).contains(&heavy), "{heavy} of 200, 160 are its share, half without it");
 }
 
 /// The slots of a database that is away for a while come back.
