@@ -87,6 +87,7 @@ create type adoption as (
   reached_id bigint,
   idle text[],                                 -- groups with a row whose flags call for nothing
   resting text[],                              -- groups without one that cannot start yet
+  passed bigint,                               -- how many flags of these it has read
   crowded boolean                              -- such flags filled a page
 );
 
@@ -140,7 +141,7 @@ create type claim_scan as (
   reading interval,
   idle text[],
   resting text[],
-  crowded boolean,
+  passed bigint,                               -- flags of these that it has read
   together boolean                             -- fill up from one group first
 );
 

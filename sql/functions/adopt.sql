@@ -160,6 +160,7 @@ declare
   page_size integer := case when flags.from_end then 256 else least(want, 256) + 32 end;
   tries boolean := terms.receiver or flags.from_end or flags.from_id > 0;
   seen text[] := '{}'; woken text[]; still text[]; rests text[]; drained text[]; names text[];
+  passed bigint;
   first integer; last integer; room integer; place bigint;
 begin
   adoption.turns := '{}';
@@ -168,6 +169,7 @@ begin
   adoption.more := false;
   adoption.late := false;
   adoption.crowded := false;
+  adoption.passed := 0;
   adoption.reached_at := flags.from_at;
   adoption.reached_id := flags.from_id;
   loop
@@ -177,8 +179,9 @@ begin
     select array_agg(c.name) filter (where c.call = 'idle'),
         array_agg(c.name) filter (where c.call = 'resting'),
         array_agg(c.name) filter (where c.call = 'drained'),
+        coalesce(sum(c.flags) filter (where c.call in ('idle', 'resting')), 0),
         coalesce(array_agg(c) filter (where c.call in ('new', 'woken')), '{}')
-      into still, rests, drained, calls
+      into still, rests, drained, passed, calls
     from unnest(calls) c;
 
     -- As many at once as are still wanted: one that another transaction has uses up nothing.
@@ -242,6 +245,7 @@ begin
         for no key update skip locked)
       update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
     end if;
+    adoption.passed := adoption.passed + passed;
     if cardinality(adoption.idle) < 1024 then
       adoption.idle := (adoption.idle || still)[1:1024];
     end if;

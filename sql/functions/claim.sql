@@ -84,8 +84,9 @@ begin
   end loop;
   -- Other transactions hold what else is due in line, perhaps for hours.
   answer.groups_at := case when last and not answer.more then until_at else scan.groups_at end;
-  if not terms.receiver and greatest(cardinality(scan.idle), cardinality(scan.resting)) > 0
-    and (scan.crowded or answer.jobs = '{}')
+  -- Few flags cost a read less than a write: those of jobs that run go with the ends of these.
+  if not terms.receiver and scan.passed > 0
+    and (scan.passed >= 256 or scan.reading > interval '2 ms' or answer.jobs = '{}')
   then
     -- Or each claim would read them. The jobs that were claimed here do not wait long for it.
     perform {schema}.tidy_flags(terms.queue, scan.idle, scan.resting,

@@ -164,7 +164,6 @@ begin
       least(scan.page, 256), until_at, scan.read_until);
     if adoption.crowded then
       -- Flags that call for nothing are read past, like dead rows.
-      scan.crowded := true;
       scan.reading := scan.reading + (clock_timestamp() - at);
     end if;
     -- Producers that saw many new jobs in other idle groups have woken no worker for theirs.
@@ -175,6 +174,7 @@ begin
     end if;
     scan.idle := scan.idle || adoption.idle;
     scan.resting := scan.resting || adoption.resting;
+    scan.passed := coalesce(scan.passed, 0) + adoption.passed;
     scan.more_flags := adoption.more;
     scan.late := adoption.late;
     scan.reached_at := adoption.reached_at;
