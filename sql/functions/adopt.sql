@@ -11,15 +11,15 @@
 -- adopted. A group's lock must never change, or two versions of the library would give it two rows.
 --
 -- A look-up by id says `coalesce(flagged, false)`: by the words of its partial index, that could be
--- read as a whole. A group's row is looked up from the end of the index: of several
--- versions with one key the newest is the last as a rule.
+-- read as a whole. A group's row is looked up from the end of the index: of several versions with
+-- one key the newest is the last as a rule.
 
 -- Locks groups that have no row, for the insert of one. Returns those that no other transaction has
 -- locked, in any order.
 --
 -- A group's lock is that of a row of `adoption_lock`, by the group's hash. Names are quoted: a
--- queue `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill the
--- server's lock table: an open transaction may adopt any number of groups.
+-- queue `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill
+-- the server's lock table: an open transaction may adopt any number of groups.
 --
 -- Locks: rows of `adoption_lock` NO KEY UPDATE, skips.
 create or replace function {schema}.lock_new_groups(of_queue text, groups text[]) returns text[]
@@ -274,7 +274,10 @@ begin
     exit when adoption.more;
     tries := true;
     -- Not twice: what was adopted has no row yet.
-    seen := seen || array(select t.name from unnest(adoption.turns) t) || still[:256] || rests[:256];
+    seen := seen || array(select t.name from unnest(adoption.turns) t);
+    if cardinality(seen) < 1024 then
+      seen := seen || still || rests;
+    end if;
     page_size := least(page_size * 8, case when terms.receiver then 256 else 1024 end);
   end loop;
   return adoption;

@@ -9,10 +9,10 @@
 -- Claims heads of up to `slots` groups from the front on; `lapsed`: only those whose claims lapsed.
 --
 -- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
--- 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If the time is
--- over first, and slots are free, it looks at the ends of both lines as well: what has just become
--- due starts behind any number of groups that cannot start (P8). The next claims go on behind the flags
--- that it read, with all that is between.
+-- 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If the time
+-- is over first, and slots are free, it looks at the ends of both lines as well: what has just
+-- become due starts behind any number of groups that cannot start (P8). The next claims go on
+-- behind the flags that it read, with all that is between.
 --
 -- A worker's followers wait for their head's slot. A receiver gets them now, when no other group is
 -- due; with `followers` above 0 it fills up from one group before it takes the next.
@@ -156,8 +156,8 @@ begin
     case when due.flags_at = behind.flags_at then behind.flags_id else 0 end,
     due.ungrouped_at)::{schema}.claim_front;
 
-  -- A lapsed claim is rare, and first: behind busy groups there would never be room for it. It is in
-  -- flight, and goes on if the limit is reached.
+  -- A lapsed claim is rare, and first: behind busy groups there would never be room for it. It is
+  -- in flight, and goes on if the limit is reached.
   foreach kind in array case when ungrouped_first
     then array['lapsed jobs', 'lapsed groups', 'jobs', 'groups']
     else array['lapsed jobs', 'lapsed groups', 'groups', 'jobs'] end

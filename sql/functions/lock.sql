@@ -146,8 +146,7 @@ begin
     at := clock_timestamp();
     turns := {schema}.lock_turns(terms, scan.part, scan.page, scan.groups_at, until_at);
     scan.reading := scan.reading + (clock_timestamp() - at);
-    filled := coalesce(cardinality(turns) >= scan.page, false);
-    if filled then
+    if cardinality(turns) >= scan.page then
       scan.rows_until := turns[scan.page].ready_at;
       adopts := adopts and (scan.flags_at < scan.rows_until or terms.group_id is not null);
     end if;
@@ -194,9 +193,10 @@ begin
     rows := case when room > 0 then
       {schema}.lock_turns(terms, scan.part, room, scan.groups_at, scan.rows_until) end;
     turns := turns || rows;
-    filled := room < 1 or coalesce(cardinality(rows) >= room, false);
-    if filled then
-      scan.rows_until := case when room < 1 then scan.groups_at else rows[room].ready_at end;
+    if room < 1 then
+      scan.rows_until := scan.groups_at;
+    elsif cardinality(rows) >= room then
+      scan.rows_until := rows[room].ready_at;
     end if;
   end if;
   filled := coalesce(cardinality(turns) >= scan.page, false);

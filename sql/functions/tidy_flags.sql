@@ -18,53 +18,24 @@ begin
 end $$;
 
 -- Gives rows to groups without one that are paused, or whose heads are not due, so that their flags
--- go. Returns how many.
+-- go: by the claim's steps, without a start. Returns how many.
 --
--- A change of a pause waits for the setting's lock, so its flag comes after the rest is written.
--- The head is read by a snapshot younger than the group's lock, and what comes below it is flagged. The
--- flag of a head that sleeps stays: it may have been set since, to wake the group.
---
--- Locks: new groups, settings of paused ones SHARE, jobs NO KEY UPDATE, skips.
+-- Locks: new groups, their heads, and as `defer_turns`: skips.
 create or replace function {schema}.give_rest(of_queue text, groups text[]) returns integer
 language plpgsql volatile as $$
 declare
-  mine text[]; paused text[]; ends timestamptz[]; from_ids bigint[]; given integer;
+  terms {schema}.claim_terms; turns {schema}.turn[];
 begin
-  mine := {schema}.lock_new_groups(of_queue, groups);
-  if mine is null then
+  terms.queue := of_queue;
+  turns := array(
+    select {schema}.adopted_turn(m.name, null, 0, clock_timestamp(), 1)
+    from unnest({schema}.lock_new_groups(of_queue, groups)) m(name));
+  turns := {schema}.read_heads(terms, turns);
+  if turns is null then
     return 0;
   end if;
-  with flag as materialized (select of_queue as queue, f.name from unnest(mine) f(name))
-  select array_agg(s.group_id), array_agg(coalesce(s.paused_until, 'infinity')) into paused, ends
-  from (select s.group_id, s.paused_until from flag
-      join {schema}.group_setting s on s.queue = flag.queue and s.group_id = flag.name
-    where {paused_s} for share of s skip locked) s;
-  -- A younger snapshot than the locks'.
-  with new as materialized (
-    select of_queue as queue, f.name, ends[array_position(paused, f.name)] as ends_at
-    from unnest(mine) f(name)),
-  rest as materialized (
-    select new.name, new.ends_at, j.id, j.due_at, j.priority from new
-    join lateral (select h.id from {schema}.head(new.queue, new.name, 0, null) h) head on true
-    join lateral (
-      select j.id, least(j.run_at, j.expires_at) as due_at, j.priority::smallint from {schema}.job j
-      where j.id = any (array[head.id])) j on true
-    where (new.ends_at is not null or j.due_at > clock_timestamp())
-      and (select g.group_id from {schema}.queue_group g
-        where g.queue = new.queue and g.group_id between new.name and new.name
-        order by g.group_id desc limit 1) is null),
-  inserted as (
-    insert into {schema}.queue_group (queue, group_id, ready_at, head_id, aging_priority)
-    select of_queue, rest.name, coalesce(rest.ends_at, rest.due_at), rest.id,
-      case when rest.ends_at is null then coalesce(rest.priority, 0) else 0 end
-    from rest)
-  select array_agg(rest.name), array_agg(case when rest.ends_at is null then rest.id + 1 else rest.id end)
-    into mine, from_ids from rest;
-  given := coalesce(cardinality(mine), 0);
-  if given > 0 then
-    perform {schema}.clear_flags_from(of_queue, mine, from_ids);
-  end if;
-  return given;
+  perform {schema}.defer_turns(terms, turns);
+  return cardinality(turns);
 end $$;
 
 -- Clears flags that call for nothing, of groups that have a row and of those that get one here,

@@ -1,7 +1,7 @@
-//! The time slice of a turn: how long a group keeps its slot, and how many jobs that is likely to be.
+//! The time slice of a turn: how long a group keeps its slot, and how many jobs that likely is.
 //!
-//! A claim names as many jobs of a group as the slice is likely to last for, and reads their data. A
-//! job that the turn does not come to was not written: the end of the turn gives it back.
+//! A claim names as many jobs of a group as the slice is likely to last for, and reads their data.
+//! A job that the turn does not come to was not written: the end of the turn gives it back.
 //!
 //! Tests: `time_slices::*`.
 

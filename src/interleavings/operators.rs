@@ -122,8 +122,8 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
     }
 }
 
-/// A preview is a request in a transaction that stays open. A settle of many jobs locks their groups
-/// alone, and would wait for it.
+/// A preview is a request in a transaction that stays open. A settle of many jobs locks their
+/// groups alone, and would wait for it.
 #[tokio::test]
 async fn a_request_that_finds_a_claim_keeps_no_lock() {
     for Request { sql, locks: (locks, asks), .. } in REQUESTS {
