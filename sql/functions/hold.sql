@@ -6,31 +6,23 @@
 create or replace function {schema}.hold_job(of_job bigint, with_token uuid) returns integer
 language plpgsql volatile as $$
 declare
-  of_queue text; of_group text;
+  of_queue text; grouped boolean;
 begin
   perform set_config('statement_timeout', '0', true),
     set_config('idle_in_transaction_session_timeout', '0', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('lock_timeout', {lock_timeout}, true);
-  select j.queue, j.group_id into of_queue, of_group from {schema}.job j where j.id = of_job;
-  if of_group is null then
-    perform from {schema}.job j
-    where j.id = of_job and j.claim = with_token and j.suspect is null and {claimed}
-    for no key update skip locked;
-  else
-    perform from {schema}.queue_group g
-    where g.claim = with_token and g.suspect is null and of_job = any ({claimed_jobs_g})
-    for no key update skip locked;
-    if not found then
-      return null;
-    end if;
-    perform from {schema}.job j where j.id = of_job and {claimed} for no key update skip locked;
-  end if;
+  perform from {schema}.queue_group g
+  where g.claim = with_token and g.suspect is null and of_job = any ({claimed_jobs_g})
+  for no key update skip locked;
+  grouped := found;
+  -- A request to cancel that comes later is found beside the handler.
+  select j.queue into of_queue from {schema}.job j
+  where j.id = of_job and {claimed}
+    and case when j.group_id is not null then grouped else j.claim = with_token and j.suspect is null end
+    and (select r.job_id from {schema}.cancel_request r where r.job_id = of_job limit 1) is null
+  for no key update skip locked;
   if not found then
-    return null;
-  end if;
-  perform from {schema}.cancel_request r where r.job_id = of_job limit 1;
-  if found then
     return null;
   end if;
   -- A receive in this transaction passes its own locks: it must not find this job.

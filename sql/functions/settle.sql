@@ -2,12 +2,9 @@
 create or replace function {schema}.is_paused(of_queue text, of_group text) returns boolean
 language plpgsql stable as $$
 begin
-  perform from {schema}.queue q where q.name = of_queue and {paused_q};
-  if not found then
-    perform from {schema}.group_setting s
-    where s.queue = of_queue and s.group_id = of_group and {paused_s};
-  end if;
-  return found;
+  return (select q.name from {schema}.queue q where q.name = of_queue and {paused_q} limit 1) is not null
+    or (select s.group_id from {schema}.group_setting s
+      where s.queue = of_queue and s.group_id = of_group and {paused_s} limit 1) is not null;
 end $$;
 
 -- Records successes of a turn whose claim stays. Returns whether the queue or the group is paused.

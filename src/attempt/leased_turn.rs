@@ -156,7 +156,9 @@ impl ClaimedTurn {
             let begun = Instant::now();
             let (result, clean) =
                 self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
-            self.queue.time_slice.record(begun.elapsed());
+            let handled = begun.elapsed();
+            self.handled += handled;
+            self.queue.time_slice.record(handled, handled);
             let unrecorded = self.decide_success(&held, result);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
             match (job.guard, unrecorded) {

@@ -123,11 +123,14 @@ impl ClaimedTurn {
         let (session, xid) = (held.session, held.xid);
         let guard = HoldGuard::Locked(Locks { conn, session, xid, watch });
         let mut job = self.active_job(&held, guard);
+        let before = Instant::now();
         let (result, clean) = self.handle(&mut job, &held, &signals).await;
         drop(permit);
+        let handled = before.elapsed();
+        self.handled += handled;
         let unrecorded = self.decide_success(&held, result);
         let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
-        self.queue.time_slice.record(begun.elapsed());
+        self.queue.time_slice.record(handled, begun.elapsed());
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
             TurnEnd::Released => counted.mark_released(),

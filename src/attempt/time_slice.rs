@@ -1,7 +1,9 @@
 //! The time slice of a turn: how long a group keeps its slot, and how many jobs that likely is.
 //!
-//! A claim names as many jobs of a group as the slice is likely to last for, and reads their data.
-//! A job that the turn does not come to was not written: the end of the turn gives it back.
+//! A slice counts what handlers take, not the settles and holds between them: a server under load
+//! would make turns shorter, and so have more to do. A claim names as many jobs of a group as the
+//! slice is likely to last for, and reads their data. A job that the turn does not come to was not
+//! written: the end of the turn gives it back.
 //!
 //! Tests: `time_slices::*`.
 
@@ -10,50 +12,73 @@ use std::time::Duration;
 
 /// Bounds the jobs of a turn: their data is read by one claim.
 const MAX_JOBS: u128 = 100;
+/// Bounds a turn with all that is between its handlers, in slices: other groups wait.
+const WHOLE_TURN: u32 = 4;
 /// What a job is thought to take before one has ended: longer than the default slice, so that no
 /// other job is claimed with it.
 const UNKNOWN: Duration = Duration::from_millis(20);
-/// A slow job counts as so many slices at most, or it would shorten the turns of many quick ones.
-const SLOWEST: u32 = 4;
+/// A slower job counts as this, or it would shorten the turns of many quick ones.
+const SLOWEST: Duration = Duration::from_millis(40);
 
 /// What a queue's jobs take in this process, and the slice of its turns.
 #[derive(Debug)]
 pub(crate) struct TimeSlice {
     slice: Duration,
-    /// A mean of the last jobs in nanoseconds, in which each next one has a quarter; 0: unknown.
-    mean: AtomicU64,
+    handler: Mean,
+    whole: Mean,
+}
+
+/// A mean of the last times in nanoseconds, in which each next one has a quarter; 0: unknown.
+#[derive(Debug, Default)]
+struct Mean(AtomicU64);
+
+impl Mean {
+    fn record(&self, took: Duration) {
+        let took = took.min(SLOWEST).as_nanos();
+        let took = u64::try_from(took).unwrap_or(u64::MAX).max(1);
+        // A lost update costs nothing but a little precision.
+        let mean = match self.0.load(Ordering::Relaxed) {
+            0 => took,
+            mean => mean - mean / 4 + took / 4,
+        };
+        self.0.store(mean, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<Duration> {
+        let mean = self.0.load(Ordering::Relaxed);
+        (mean > 0).then(|| Duration::from_nanos(mean))
+    }
 }
 
 impl TimeSlice {
     pub(crate) fn new(slice: Duration) -> Self {
-        Self { slice, mean: AtomicU64::new(0) }
+        Self { slice, handler: Mean::default(), whole: Mean::default() }
     }
 
-    /// Records what a job took.
-    pub(crate) fn record(&self, took: Duration) {
-        let took = took.min(self.slice * SLOWEST).as_nanos();
-        let took = u64::try_from(took).unwrap_or(u64::MAX).max(1);
-        // A lost update costs nothing but a little precision.
-        let mean = match self.mean.load(Ordering::Relaxed) {
-            0 => took,
-            mean => mean - mean / 4 + took / 4,
-        };
-        self.mean.store(mean, Ordering::Relaxed);
+    /// Records what the handler of a job took, and the job as a whole.
+    pub(crate) fn record(&self, handler: Duration, whole: Duration) {
+        self.handler.record(handler);
+        self.whole.record(whole);
     }
 
     /// Returns how many jobs of a group a claim takes for one turn.
     pub(crate) fn jobs(&self) -> usize {
-        let mean = match self.mean.load(Ordering::Relaxed) {
-            0 => UNKNOWN.as_nanos(),
-            mean => u128::from(mean),
+        let fit = |time: Duration, mean: &Mean| {
+            time.as_nanos().div_ceil(mean.get().unwrap_or(UNKNOWN).as_nanos())
         };
-        let jobs = self.slice.as_nanos().div_ceil(mean).clamp(1, MAX_JOBS);
-        usize::try_from(jobs).unwrap_or(1)
+        let jobs = fit(self.slice, &self.handler).min(fit(self.slice * WHOLE_TURN, &self.whole));
+        usize::try_from(jobs.clamp(1, MAX_JOBS)).unwrap_or(1)
     }
 
-    /// Returns whether a turn that has taken so long goes on.
-    pub(crate) fn lasts(&self, so_far: Duration) -> bool {
-        so_far < self.slice
+    /// Returns whether a turn goes on whose handlers have taken `handled`, and that has taken
+    /// `so_far` as a whole.
+    pub(crate) fn lasts(&self, handled: Duration, so_far: Duration) -> bool {
+        handled < self.slice && so_far < self.slice * WHOLE_TURN
+    }
+
+    /// Returns whether handlers lately took less than `limit`; false before one has ended.
+    pub(crate) fn is_quicker_than(&self, limit: Duration) -> bool {
+        self.handler.get().is_some_and(|mean| mean < limit)
     }
 }
 
@@ -67,31 +92,43 @@ mod tests {
     fn a_turn_has_as_many_jobs_as_its_slice_is_likely_to_last_for() {
         let slice = TimeSlice::new(5 * MS);
         assert_eq!(slice.jobs(), 1, "nothing is known");
-        slice.record(MS);
+        assert!(!slice.is_quicker_than(20 * MS));
+        slice.record(MS, 2 * MS);
         assert_eq!(slice.jobs(), 5);
-        (0..20).for_each(|_| slice.record(MS / 10));
+        (0..20).for_each(|_| slice.record(MS / 10, MS / 5));
         assert!((45..=60).contains(&slice.jobs()), "{}", slice.jobs());
-        (0..40).for_each(|_| slice.record(Duration::ZERO));
+        (0..40).for_each(|_| slice.record(Duration::ZERO, Duration::ZERO));
         assert_eq!(slice.jobs(), 100);
-        (0..4).for_each(|_| slice.record(20 * MS));
+        (0..4).for_each(|_| slice.record(20 * MS, 20 * MS));
         assert_eq!(slice.jobs(), 1);
+    }
+
+    #[test]
+    fn a_turn_ends_by_its_handlers_time_and_by_four_slices_in_all() {
+        let slice = TimeSlice::new(5 * MS);
+        assert!(slice.lasts(4 * MS, 19 * MS));
+        assert!(!slice.lasts(5 * MS, 5 * MS));
+        assert!(!slice.lasts(MS, 20 * MS));
+        (0..20).for_each(|_| slice.record(MS / 10, 2 * MS));
+        assert_eq!(slice.jobs(), 10, "more would not be begun");
+        assert!(slice.is_quicker_than(MS));
     }
 
     #[test]
     fn a_slow_job_is_soon_forgotten() {
         let slice = TimeSlice::new(5 * MS);
-        (0..9).for_each(|_| slice.record(MS));
-        slice.record(10_000 * MS);
+        (0..9).for_each(|_| slice.record(MS, MS));
+        slice.record(10_000 * MS, 10_000 * MS);
         assert_eq!(slice.jobs(), 1);
-        (0..9).for_each(|_| slice.record(MS));
+        (0..9).for_each(|_| slice.record(MS, MS));
         assert!(slice.jobs() >= 3, "{}", slice.jobs());
     }
 
     #[test]
     fn a_slice_of_nothing_is_one_job() {
         let slice = TimeSlice::new(Duration::ZERO);
-        (0..3).for_each(|_| slice.record(MS));
+        (0..3).for_each(|_| slice.record(MS, MS));
         assert_eq!(slice.jobs(), 1);
-        assert!(!slice.lasts(Duration::ZERO));
+        assert!(!slice.lasts(Duration::ZERO, Duration::ZERO));
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct ClaimedTurn {
     pub(crate) last: bool,
     /// When the first job of the turn began.
     pub(crate) began: Option<Instant>,
+    /// What the handlers of the turn have taken so far.
+    pub(crate) handled: Duration,
     /// True while no handler of the turn runs.
     pub(crate) idle: bool,
     /// The turn that the slot runs next; `None` if it has none of its own.
@@ -126,6 +128,7 @@ impl ClaimedTurn {
             lease: None,
             last: false,
             began: None,
+            handled: Duration::ZERO,
             idle: false,
             next: None,
             facts: None,
@@ -161,7 +164,9 @@ impl ClaimedTurn {
         matches!(unrecorded, Unrecorded::Outcome(Outcome::Succeeded { .. }))
             && !self.claim.followers.is_empty()
             && !self.last
-            && self.began.is_none_or(|began| self.queue.time_slice.lasts(began.elapsed()))
+            && self
+                .began
+                .is_none_or(|began| self.queue.time_slice.lasts(self.handled, began.elapsed()))
             && !self.context.stop.is_cancelled()
     }
 }

@@ -206,6 +206,9 @@ impl QueueOptions {
     /// the last of them begins after about `n` slices, divided by the slots
     /// (`docs/benchmarks/2026-11.md` has figures).
     ///
+    /// The slice counts what handlers take. With the commits between them a turn may last four
+    /// slices. A server under load takes longer for these, and shorter turns would add to its load.
+    ///
     /// A claim takes as many jobs of a group as are likely to end within the slice, by what the last
     /// ones took in this process: at most 100, and 500 for all its groups together. These are shown
     /// as `started`. Followers are next in order, due, and were never begun before. A job that may

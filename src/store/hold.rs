@@ -204,10 +204,10 @@ fn session_text(names: &Names) -> String {
     )
 }
 
-/// The begin of a hold's transaction.
-pub(in crate::store) fn begin_text(conn: &PgConnection) -> String {
+/// The begin of a hold's transaction: `begin`, and what it sets.
+pub(in crate::store) fn begin_text(conn: &PgConnection, begin: &str) -> String {
     let knows = knows_transaction_timeout(conn);
-    format!("{BEGIN}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
+    format!("{begin}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
 }
 
 impl Store {
@@ -249,7 +249,7 @@ impl Store {
         claim: &Claim,
         first: Option<&SessionLimits>,
     ) -> Result<Option<HoldReceipt>, sqlx::Error> {
-        let mut text = self.hold_message(conn, claim.job, claim.token);
+        let mut text = self.hold_message(conn, BEGIN, claim.job, claim.token);
         if let Some(limits) = first {
             // In a transaction of its own: a job that fails must not undo it.
             let session = session_text(&self.names);
@@ -269,14 +269,15 @@ impl Store {
         Ok(Some(HoldReceipt { session, ..receipt }))
     }
 
-    /// Returns the message that begins a transaction and holds a job in it.
+    /// Returns the message that begins a transaction, as `begin` says, and holds a job in it.
     pub(in crate::store) fn hold_message(
         &self,
         conn: &PgConnection,
+        begin: &str,
         job: i64,
         token: Uuid,
     ) -> String {
-        let (begin, hold) = (begin_text(conn), self.names.quoted("hold_job"));
+        let (begin, hold) = (begin_text(conn, begin), self.names.quoted("hold_job"));
         format!("{begin}; select {hold}({job}, '{token}'), {XID}")
     }
 

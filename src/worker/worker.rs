@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::turn::{QueueRuntime, TurnEnd};
@@ -13,7 +12,7 @@ use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::vitals::QueueVitals;
-use crate::slots::queue_slots::{COUNTED, QueueSlots, ReservedSlots, SlotGuard};
+use crate::slots::queue_slots::{QUICK, QueueSlots, ReservedSlots, SlotGuard};
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::WorkerState;
 
@@ -112,7 +111,7 @@ impl Worker {
     /// others are held by then, so that no handler is waited for.
     fn ahead(&self, state: &WorkerState) -> usize {
         let concurrency = self.queue.options.concurrency;
-        let quick = || state.slot_usage.quick_ends(Instant::now()) >= concurrency.min(COUNTED / 2);
+        let quick = || self.queue.time_slice.is_quicker_than(QUICK);
         // In a single slot jobs begin in the order of their claim.
         if concurrency < 2 || self.leased() || self.slots.bounded() {
             return 0;

@@ -13,6 +13,9 @@ use crate::store::hold::HoldReceipt;
 use crate::store::literal::literal;
 use crate::store::store::Store;
 
+/// The next transaction has the isolation level of the last one.
+const COMMIT_AND_BEGIN: &str = "commit and chain";
+
 /// What a message ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterSettle {
@@ -80,7 +83,7 @@ impl Store {
         let then = match then {
             AfterSettle::Nothing => String::new(),
             AfterSettle::Hold { job, token } => {
-                format!("; commit; {}", self.hold_message(conn, job, token))
+                format!("; {}", self.hold_message(conn, COMMIT_AND_BEGIN, job, token))
             }
             AfterSettle::Commit => String::from("; commit"),
         };
