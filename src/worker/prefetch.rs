@@ -368,6 +368,17 @@ mod tests {
     }
 
     #[test]
+    fn the_room_grows_while_claims_leave_more() {
+        let mut buffer = Buffer { limit: 64, limits: (64, 100), ..buffer(Instant::now()) };
+        let mut room = |more| {
+            buffer.end_claim(more);
+            buffer.begin_claim(200)
+        };
+        assert_eq!([true; 6].map(&mut room), [72, 80, 88, 96, 100, 100]);
+        assert_eq!([false, true].map(&mut room), [64, 72]);
+    }
+
+    #[test]
     fn a_job_that_may_not_wait_is_next_and_stops_prefetching() {
         let now = Instant::now();
         let mut buffer = buffer(now);
