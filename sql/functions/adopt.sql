@@ -161,7 +161,7 @@ declare
   tries boolean := terms.receiver or flags.from_end or flags.from_id > 0;
   seen text[] := '{}'; woken text[]; still text[]; rests text[]; drained text[]; names text[];
   passed bigint;
-  first integer; last integer; room integer; place bigint;
+  first integer; last integer; room integer; place bigint; had integer;
 begin
   adoption.turns := '{}';
   adoption.idle := '{}';
@@ -175,6 +175,7 @@ begin
   loop
     page := {schema}.read_flags(terms, flags, page_size, seen);
     exit when page is null;
+    had := cardinality(adoption.turns);
     calls := {schema}.read_calls(terms, page, due_by);
     select array_agg(c.name) filter (where c.call = 'idle'),
         array_agg(c.name) filter (where c.call = 'resting'),
@@ -278,7 +279,9 @@ begin
     if cardinality(seen) < 1024 then
       seen := seen || still || rests;
     end if;
-    page_size := least(page_size * 8, case when terms.receiver then 256 else 1024 end);
+    -- A page that brought turns says how many flags those that are still wanted take.
+    page_size := least(page_size * 8, case when terms.receiver then 256 else 1024 end,
+      (want - cardinality(adoption.turns)) * page_size / nullif(cardinality(adoption.turns) - had, 0) + 32);
   end loop;
   return adoption;
 end $$;

@@ -21,7 +21,7 @@ struct SharedSlots {
 
 /// A job that took less than this counts as quick, and counts for this long after its end.
 pub(crate) const QUICK: Duration = Duration::from_millis(20);
-/// Bounds the number of quick jobs that are counted.
+/// How many jobs are counted for each [`QUICK`], on average.
 pub(crate) const COUNTED: usize = 128;
 /// Ends of jobs that took less than this say as well how many slots come free in [`QUICK`]: they
 /// are counted over this time.
@@ -87,18 +87,18 @@ impl SlotUsage {
         SlotGuard { usage: Arc::clone(self), since: Instant::now(), slot }
     }
 
-    /// Returns the number of quick jobs that ended in the last [`QUICK`], [`COUNTED`] at wanted.
+    /// Returns the number of quick jobs that ended in the last [`QUICK`].
     pub(crate) fn quick_ends(&self, now: Instant) -> usize {
         let ends = self.lock_ends();
         let lately = ends.iter().take_while(|(at, _)| now < *at + QUICK);
-        lately.filter(|(_, quick)| *quick).count().min(COUNTED)
+        lately.filter(|(_, quick)| *quick).count()
     }
 
-    /// Returns how many jobs are expected to end in the next [`QUICK`], [`COUNTED`] at most: as
-    /// many quick ones as lately, or the mean of all that ended in the last [`STEADY`].
+    /// Returns how many jobs are expected to end in the next [`QUICK`]: as many quick ones as
+    /// lately, or the mean of all that ended in the last [`STEADY`].
     pub(crate) fn expected_ends(&self, now: Instant) -> usize {
         let steady = self.lock_ends().iter().take_while(|(at, _)| now < *at + STEADY).count();
-        self.quick_ends(now).max(steady.div_ceil(QUICKS)).min(COUNTED)
+        self.quick_ends(now).max(steady.div_ceil(QUICKS))
     }
 
     /// Records the end of a job that began at `since`.
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(slots.quick_ends(at(39)), 1);
         assert_eq!(slots.quick_ends(at(44)), 0);
         (0..1000).for_each(|_| slots.record_end(at(50), at(51)));
-        assert_eq!(slots.quick_ends(at(52)), COUNTED);
+        assert_eq!(slots.quick_ends(at(52)), QUICKS * COUNTED);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         (0..30).for_each(|_| slots.record_end(at(155), at(160)));
         assert_eq!(slots.expected_ends(at(161)), 30, "quick ones as they came");
         (0..1000).for_each(|_| slots.record_end(at(160), at(161)));
-        assert_eq!(slots.expected_ends(at(162)), COUNTED);
+        assert_eq!(slots.expected_ends(at(162)), QUICKS * COUNTED);
     }
 
     #[tokio::test]

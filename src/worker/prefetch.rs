@@ -3,8 +3,9 @@
 //! Problem: a slot whose job has ended waits for the claim on its way, and then for the next claim:
 //! with quick handlers, most of its time. Idea: while claims leave more, a claim brings more jobs
 //! than slots are free: as many as are expected to come free in 20 ms, by the jobs that took less
-//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease 64: more would
-//! leave no group for the next claim.
+//! than 100 ms and ended lately; 128 at most (500 with followers). Under a lease all slots wait for
+//! one connection's claims, and a large one costs less for each job: 256 after many claims that
+//! left more. One that leaves nothing brings it back to 64: the next one has groups to take then.
 //!
 //! The next claim comes when half of them are left, or too few for slots whose handlers end
 //! together. By transaction each slot has its connection, and takes the next prefetched job itself
@@ -71,8 +72,9 @@ struct Buffer<T> {
     room: usize,
     /// The number of slots.
     slots: usize,
-    /// Bounds the room.
+    /// Bounds the room: now, at least and at most.
     limit: usize,
+    limits: (usize, usize),
     /// `Some` if jobs have ended since the last claim in slots that took the next job; true if one
     /// passed its group's turn on.
     ended: Option<bool>,
@@ -113,6 +115,7 @@ impl<T> Default for Buffer<T> {
             room: 0,
             slots: 0,
             limit: COUNTED,
+            limits: (COUNTED, COUNTED),
             ended: None,
         }
     }
@@ -138,6 +141,8 @@ impl<T> Buffer<T> {
 
     fn end_claim(&mut self, more: bool) -> Option<bool> {
         (self.claim, self.more) = (NextClaim::Later, more);
+        let (least, most) = self.limits;
+        self.limit = if more { (self.limit + 8).min(most) } else { least };
         self.ended.take()
     }
 
@@ -198,9 +203,11 @@ impl Prefetch {
         wake: Arc<Notify>,
     ) -> Self {
         let leased = queue.hold != Hold::Transaction;
-        let limit = if leased { COUNTED / 2 } else { COUNTED };
+        let limits = if leased { (COUNTED / 2, COUNTED * 2) } else { (COUNTED, COUNTED) };
+        let limit = limits.0;
+        let buffer = Buffer { slots: queue.concurrency, limit, limits, ..Buffer::default() };
         Self {
-            buffer: Mutex::new(Buffer { slots: queue.concurrency, limit, ..Buffer::default() }),
+            buffer: Mutex::new(buffer),
             slots,
             wake,
             pushed: Notify::new(),
@@ -358,6 +365,17 @@ mod tests {
         buffer.push(1, Instant::now(), true);
         assert_eq!(buffer.begin_claim(8), 7);
         assert_eq!(buffer.begin_claim(0), 0);
+    }
+
+    #[test]
+    fn the_room_grows_while_claims_leave_more() {
+        let mut buffer = Buffer { limit: 64, limits: (64, 100), ..buffer(Instant::now()) };
+        let mut room = |more| {
+            buffer.end_claim(more);
+            buffer.begin_claim(200)
+        };
+        assert_eq!([true; 6].map(&mut room), [72, 80, 88, 96, 100, 100]);
+        assert_eq!([false, true].map(&mut room), [64, 72]);
     }
 
     #[test]
