@@ -231,10 +231,13 @@ async fn a_queue_that_nobody_serves_is_named_once() {
     let held_up = held_up(&Log::default(), &gate);
     let builder = builder.queue(queue("q").concurrency(1), held_up);
     let running = builder.build().unwrap().start().await.unwrap();
-    let said = errors.0.wait_for(1).await;
-    assert!(said[0].contains("no processor or receiver serves queue \"postngs\""), "{said:?}");
+    // On a busy machine the processor's row may wait for the lock for too long, which is said, too.
+    let names_it =
+        |said: &String| said.contains("no processor or receiver serves queue \"postngs\"");
+    errors.0.wait("the queue is named", |said| said.iter().any(names_it)).await;
     held.rollback().await.unwrap();
     gate.pass(2);
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(errors.0.entries().len(), 1, "{:?}", errors.0.entries());
+    let said = errors.0.entries();
+    assert_eq!(said.iter().filter(|said| said.contains("serves queue")).count(), 1, "{said:?}");
 }
