@@ -34,9 +34,12 @@ begin
   select array_agg(m.name) into locked
   from (select wanted.name from wanted join {schema}.adoption_lock l on l.hash = any (array[wanted.hash])
     for no key update of l skip locked) m;
-  if locked is null and groups <> '{}' and (select l.hash from {schema}.adoption_lock l limit 1) is null then
-    raise exception 'the table adoption_lock is empty: no group can be adopted' using errcode = '55000',
-      hint = 'It came without its rows: insert into adoption_lock select generate_series(0, 65535)';
+  if locked is null and groups <> '{}' then
+    perform from {schema}.adoption_lock l limit 1;
+    if not found then
+      raise exception 'the table adoption_lock is empty: no group can be adopted' using errcode = '55000',
+        hint = 'It came without its rows: insert into adoption_lock select generate_series(0, 65535)';
+    end if;
   end if;
   return locked;
 end $$;

@@ -178,15 +178,20 @@ begin
     scan.late := adoption.late;
     scan.reached_at := adoption.reached_at;
     scan.reached_id := adoption.reached_id;
-    scan.flags_at := case when terms.group_id is null and (adoption.more or scan.rows_until < until_at) then (
-      select f.flag_at from {schema}.first_flag(terms.queue,
+    scan.flags_at := null;
+    if terms.group_id is null and (adoption.more or scan.rows_until < until_at) then
+      select f.flag_at into scan.flags_at from {schema}.first_flag(terms.queue,
         case when adoption.more then adoption.reached_at else scan.rows_until end,
-        case when adoption.more then adoption.reached_id else 9223372036854775807 end, until_at) f) end;
+        case when adoption.more then adoption.reached_id else 9223372036854775807 end, until_at) f;
+    end if;
     scan.flags_id := case when adoption.more and scan.flags_at = adoption.reached_at
       then adoption.reached_id else 0 end;
-    -- In the order of the line.
-    turns := case when turns is null then adoption.turns when adoption.turns = '{}' then turns
-      else array(select t from unnest(turns || adoption.turns) t order by t.ready_at) end;
+    if turns is null then
+      turns := adoption.turns;
+    elsif cardinality(adoption.turns) > 0 then
+      -- In the order of the line.
+      turns := array(select t from unnest(turns || adoption.turns) t order by t.ready_at);
+    end if;
   end if;
   if terms.receiver and scan.groups_at is not null then
     room := scan.page - coalesce(cardinality(turns), 0);

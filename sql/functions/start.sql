@@ -16,9 +16,8 @@ create or replace function {schema}.start_turns(terms {schema}.claim_terms, limi
   out more boolean)
 language plpgsql volatile as $$
 declare
-  is_strict constant boolean := case when terms.receiver then (
-    select q.strict_visibility from {schema}.queue q where q.name = terms.queue) end;
   turn {schema}.turn; started {schema}.turn[] := '{}'; deferred {schema}.turn[] := '{}'; written integer;
+  is_strict boolean; lost boolean := false;
 begin
   jobs := '{}';
   heads := 0;
@@ -29,6 +28,7 @@ begin
       started := started || turn;
       heads := heads + 1;
       size := size + turn.bytes;
+      lost := lost or turn.suspected is true;
     else
       more := more or turn.job is not null;
       if turn.job is null or turn.flags is not null then
@@ -40,6 +40,9 @@ begin
   if heads = 0 then
     return;
   end if;
+  if terms.receiver then
+    select q.strict_visibility into is_strict from {schema}.queue q where q.name = terms.queue;
+  end if;
   limits.followers := least(limits.followers, limits.in_flight - heads,
     case when terms.receiver then limits.slots - heads end);
   if terms.per_turn > 1 and limits.followers > 0 then
@@ -47,7 +50,9 @@ begin
     started := {schema}.follow(terms, limits, started, is_strict);
     size := (select sum(s.bytes) from unnest(started) s);
   end if;
-  perform {schema}.lose_attempts(started);
+  if lost then
+    perform {schema}.lose_attempts(started);
+  end if;
   if terms.receiver then
     -- A receiver may have the job for hours, and the next receive would read the flag.
     update {schema}.job j set flagged = false
@@ -165,9 +170,6 @@ end $$;
 create or replace function {schema}.lose_attempts(turns {schema}.turn[]) returns void
 language plpgsql volatile as $$
 begin
-  if (select bool_or(turn.suspected) from unnest(turns) turn) is not true then
-    return;
-  end if;
   update {schema}.job j set
     attempts = j.attempts + 1, last_started_at = lapsed.started_at,
     attempts_forgiven = j.attempts_forgiven + (j.id <> lapsed.head)::integer,
