@@ -166,7 +166,8 @@ end $$;
 
 -- Counts the attempts of claims that lapsed and are now taken over. The attempt of the first job of
 -- each that has not ended is lost. If that was its last one, the settle that follows says so in its
--- history. A receiver had begun the others as well: nothing is held against those.
+-- history. A receiver had begun the others as well, and so may a worker under a lease: a number must
+-- not come twice (P9). Nothing is held against those.
 create or replace function {schema}.lose_attempts(turns {schema}.turn[]) returns void
 language plpgsql volatile as $$
 begin
@@ -184,6 +185,6 @@ begin
     from unnest(turns) turn
     join {schema}.queue_group g on g.ctid = turn.line
     cross join lateral {schema}.unfinished(g.job_id, g.batch) c
-    where g.started_at is not null and (c.id = turn.job or g.claimed_by is null)) lapsed
+    where g.started_at is not null) lapsed
   where j.id = any (array[lapsed.id]) and j.finished_at is null;
 end $$;

@@ -366,7 +366,8 @@ async fn claims_of_version_8_go_on_in_version_9() {
     assert_eq!(
         text(conn, ended).await,
         "1 succeeded 2 1 worker_lost, 2 succeeded 1 , 3 succeeded 1 , 4 succeeded 1 , 5 succeeded 1 , 6 succeeded 1 , \
-         7 failed 1 1 worker_lost, 8 cancelled 0 0 cancelled, 9 succeeded 1 , 10 succeeded 2 1 worker_lost, 11 succeeded 1 , \
+         7 failed 1 1 worker_lost, 8 cancelled 0 0 cancelled, 9 succeeded 1 , 10 succeeded 2 1 worker_lost, \
+         11 succeeded 1 1 released, \
          12 succeeded 2 1 worker_lost, 13 succeeded 1 "
     );
     let mut order = ran.lock().unwrap().clone();
