@@ -166,8 +166,8 @@ end $$;
 
 -- Counts the attempts of claims that lapsed and are now taken over. The attempt of the first job of
 -- each that has not ended is lost. If that was its last one, the settle that follows says so in its
--- history. A receiver had begun the others as well, and so may a worker under a lease: a number must
--- not come twice (P9). Nothing is held against those.
+-- history. A receiver had begun the others as well, and a worker under a lease may have: no number
+-- comes twice (P9). Nothing is held against those.
 create or replace function {schema}.lose_attempts(turns {schema}.turn[]) returns void
 language plpgsql volatile as $$
 begin

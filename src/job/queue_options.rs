@@ -216,7 +216,7 @@ impl QueueOptions {
     /// and those of a queue with a limit of jobs in flight or with
     /// [shared slots](crate::ProcessorBuilder::slots), have turns of one job. A failure, a
     /// shutdown or a lost claim ends the turn too, and a follower that did not run is as it was
-    /// before. A job that commits late with a lower id runs after the turn.
+    /// before. If the process dies, it has used an attempt that is not held against it. A job that commits late with a lower id runs after the turn.
     ///
     /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a
     /// [`Hold::Lease`] quick successes of a turn are recorded together (at most 100 jobs, and at

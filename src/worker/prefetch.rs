@@ -72,8 +72,9 @@ struct Buffer<T> {
     room: usize,
     /// The number of slots.
     slots: usize,
-    /// Bounds the room: now, at least and at most.
+    /// Bounds the room. It grows while claims leave more, within `limits`.
     limit: usize,
+    /// The least and the greatest limit.
     limits: (usize, usize),
     /// `Some` if jobs have ended since the last claim in slots that took the next job; true if one
     /// passed its group's turn on.
