@@ -207,6 +207,10 @@ impl ClaimedTurn {
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
+        if !self.begun_behind.is_empty() {
+            // They run again, and no number of an attempt comes twice (P9).
+            store.release_attempts(conn, &self.begun_behind).await?;
+        }
         store.settle(conn, &self.claim, outcome, self.queue.keep, held.followed).await
     }
 }

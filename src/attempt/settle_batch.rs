@@ -33,12 +33,12 @@ const MAX_BYTES: usize = 4 << 20;
 impl Finished {
     /// Returns the success if the claim ends with it and all its jobs have succeeded; else `None`.
     fn success(&self) -> Option<Succeeded<'_>> {
-        let ClaimedTurn { claim, earlier, last, .. } = &self.run;
+        let ClaimedTurn { claim, earlier, last, begun_behind, .. } = &self.run;
         let Unrecorded::Outcome(Outcome::Succeeded { result }) = &self.unrecorded else {
             return None;
         };
         let last = *last || claim.followers.is_empty();
-        last.then_some(Succeeded { claim, earlier, result })
+        (last && begun_behind.is_empty()).then_some(Succeeded { claim, earlier, result })
     }
 
     fn weight(&self) -> usize {

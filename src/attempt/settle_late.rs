@@ -111,12 +111,12 @@ impl ClaimedTurn {
             return;
         }
         let first = self.earlier.remove(0);
-        let later = self.earlier.drain(..).map(|done| done.job).chain([self.claim.job]);
-        self.claim.followers = later.chain(self.claim.followers.drain(..)).collect();
+        self.begun_behind =
+            self.earlier.drain(..).map(|done| done.job).chain([self.claim.job]).collect();
+        self.claim.followers.splice(..0, self.begun_behind.iter().copied());
         self.claim.job = first.job;
         self.claim.began = first.began;
         self.facts = self.earlier_facts.first().cloned();
-        self.first_only = true;
         *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: first.result });
     }
 

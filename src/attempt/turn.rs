@@ -105,8 +105,9 @@ pub(crate) struct ClaimedTurn {
     pub(crate) facts: Option<Arc<AttemptFacts>>,
     /// Those of the earlier successes.
     pub(crate) earlier_facts: Vec<Arc<AttemptFacts>>,
-    /// True if the turn went back to its first job, after a refused success.
-    pub(crate) first_only: bool,
+    /// The jobs behind the current one that have begun: a success was refused, and the turn went
+    /// back to its first job.
+    pub(crate) begun_behind: Vec<i64>,
 }
 
 /// The turn that a slot runs after the one that ends.
@@ -133,7 +134,7 @@ impl ClaimedTurn {
             next: None,
             facts: None,
             earlier_facts: Vec::new(),
-            first_only: false,
+            begun_behind: Vec::new(),
         }
     }
 
@@ -153,7 +154,7 @@ impl ClaimedTurn {
             facts.tell(outcome);
         }
         match outcome {
-            _ if self.first_only => TurnEnd::FirstOnly,
+            _ if !self.begun_behind.is_empty() => TurnEnd::FirstOnly,
             Outcome::Released => TurnEnd::Released,
             _ => TurnEnd::Finished,
         }

@@ -18,6 +18,10 @@ statements! {
 
     SETTLE = |names| names.sql("select {settle_outcome}($1, $2, $3, $4, $5, $6)");
 
+    RELEASE_ATTEMPTS = |names| names.sql(
+        "select {end_attempt}(job, 'released', 'released', null) from unnest($1) job",
+    );
+
     PASS_TURN = |names| names.sql("select {pass_turns}(array[$1], array[null::bigint])");
 }
 
@@ -96,6 +100,16 @@ impl Store {
         }
         // The row is locked and claimed: an operator rewrote it before it was locked.
         Err(sqlx::Error::RowNotFound)
+    }
+
+    /// Ends attempts of a turn's jobs without an outcome. Nothing is held against the jobs. The
+    /// group's row is locked by the claim's token.
+    pub(crate) async fn release_attempts(
+        &self,
+        conn: &mut PgConnection,
+        jobs: &[i64],
+    ) -> Result<(), sqlx::Error> {
+        self.query(&RELEASE_ATTEMPTS).bind(jobs).execute(conn).await.map(drop)
     }
 
     /// Passes the turn of a claim whose job was recorded. The group's row is locked by its token.

@@ -1,6 +1,7 @@
 //! What succeeds in a turn that a lease keeps: quick successes are recorded together, slow ones one
 //! by one.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::json;
@@ -126,10 +127,11 @@ async fn a_refused_success_fails_and_those_behind_run_again() {
     .await;
     let jobs = (0..5).map(|n| job_of("q", "g", n));
     let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    let log = Log::default();
-    let run = handler_with(log.clone(), async |log, job, data| {
+    let (log, attempts) = (Log::default(), Log::default());
+    let run = handler_with((log.clone(), attempts.clone()), async |(log, attempts), job, data| {
         log.add(data.to_string());
         let attempt = job.attempt();
+        attempts.add(format!("{data} {attempt}"));
         Ok(if attempt == 1 { data } else { json!(null) })
     });
     let options = long();
@@ -139,6 +141,9 @@ async fn a_refused_success_fails_and_those_behind_run_again() {
     running.shutdown(Duration::from_secs(5)).await;
     let refused = job_when(pool, ids[2].id(), |job| job.status == JobStatus::Succeeded).await;
     assert!(refused.attempts >= 2, "{refused:?}");
+    let attempts = attempts.entries();
+    let numbers: HashSet<&String> = attempts.iter().collect();
+    assert_eq!(numbers.len(), attempts.len(), "no number comes twice: {attempts:?}");
     // However often some ran again: never one before another had succeeded that is before it.
     let entries = log.entries();
     let last = |n: &str| entries.iter().rposition(|entry| entry == n).unwrap();
