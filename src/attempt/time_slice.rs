@@ -17,7 +17,8 @@ const WHOLE_TURN: u32 = 4;
 /// What a job is thought to take before one has ended: longer than the default slice, so that no
 /// other job is claimed with it.
 const UNKNOWN: Duration = Duration::from_millis(20);
-/// A slower job counts as this, or it would shorten the turns of many quick ones.
+/// A slower job counts as this or as a whole turn, whichever is longer: or it would shorten the
+/// turns of many quick ones.
 const SLOWEST: Duration = Duration::from_millis(40);
 
 /// What a queue's jobs take in this process, and the slice of its turns.
@@ -34,7 +35,7 @@ struct Mean(AtomicU64);
 
 impl Mean {
     fn record(&self, took: Duration) {
-        let took = took.min(SLOWEST).as_nanos();
+        let took = took.as_nanos();
         let took = u64::try_from(took).unwrap_or(u64::MAX).max(1);
         // A lost update costs nothing but a little precision.
         let mean = match self.0.load(Ordering::Relaxed) {
@@ -57,8 +58,9 @@ impl TimeSlice {
 
     /// Records what the handler of a job took, and the job as a whole.
     pub(crate) fn record(&self, handler: Duration, whole: Duration) {
-        self.handler.record(handler);
-        self.whole.record(whole);
+        let slowest = SLOWEST.max(self.slice * WHOLE_TURN);
+        self.handler.record(handler.min(slowest));
+        self.whole.record(whole.min(slowest));
     }
 
     /// Returns how many jobs of a group a claim takes for one turn.
@@ -122,6 +124,13 @@ mod tests {
         assert_eq!(slice.jobs(), 1);
         (0..9).for_each(|_| slice.record(MS, MS));
         assert!(slice.jobs() >= 3, "{}", slice.jobs());
+    }
+
+    #[test]
+    fn a_long_slice_has_no_more_slow_jobs_than_fit() {
+        let slice = TimeSlice::new(50_000 * MS);
+        slice.record(10_000 * MS, 10_000 * MS);
+        assert_eq!(slice.jobs(), 5);
     }
 
     #[test]
