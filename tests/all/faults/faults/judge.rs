@@ -34,6 +34,8 @@ pub struct Figures {
     pub never: usize,
     /// Starts out of order after rows of groups were written by hand.
     pub out_of_order: usize,
+    /// Attempts whose number went with a row of their group that was written by hand.
+    pub uncounted: usize,
     /// For how long handlers that were frozen went on when they were woken up.
     pub woken: Vec<Duration>,
 }
@@ -65,6 +67,7 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     drop(seen);
     let mut history = read(&round, &tail).unwrap();
     figures.thaw(&mut history, &round);
+    figures.number_anew(&mut history, &round);
     let mut violations = check(&history);
     let by_hand = round.injected.iter().any(|fault| fault.kind.may_cost_order());
     if by_hand || round.deleted_a_flag {
@@ -161,6 +164,36 @@ impl Figures {
                     }
                 }
                 job.order_runs();
+            }
+        }
+    }
+
+    /// The number of an attempt that has not ended is in its group's row: if that is written by
+    /// hand, the next attempt has the same number. The later one counts as the next here, so that
+    /// everything else is checked.
+    fn number_anew(&mut self, history: &mut History, round: &Round) {
+        let by_hand = round.injected.iter().filter(|fault| fault.kind.may_cost_order());
+        let by_hand: Vec<_> = by_hand.map(|fault| (fault.begin, fault.end)).collect();
+        for job in &mut history.jobs {
+            let mut at = 1;
+            while at < job.runs.len() {
+                let (first, second) = (&job.runs[at - 1], &job.runs[at]);
+                let (number, from, to) = (second.attempt, first.start, second.start);
+                let meanwhile = by_hand.iter().any(|(begin, end)| *begin < to && from < *end);
+                if first.attempt == number && meanwhile {
+                    self.uncounted += 1;
+                    job.runs[at..].iter_mut().for_each(|run| run.attempt += 1);
+                    for effect in job.effects.iter_mut().filter(|effect| effect.attempt >= number) {
+                        if effect.at >= to {
+                            effect.attempt += 1;
+                        } else {
+                            // Both attempts use one key: what is found counts for the later.
+                            effect.key.0 += " of an uncounted attempt";
+                        }
+                    }
+                    job.order_runs();
+                }
+                at += 1;
             }
         }
     }
@@ -275,7 +308,11 @@ impl Figures {
         if !self.woken.is_empty() {
             println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
         }
-        println!("out of order after rows of groups were written by hand: {}", self.out_of_order);
+        println!(
+            "after rows of groups were written by hand: {} starts out of order, {} attempts not \
+             counted",
+            self.out_of_order, self.uncounted
+        );
         println!("violations: {:?}, groups that never went on: {}", self.broken, self.never);
         for story in &self.stories {
             println!("{story}");
