@@ -70,7 +70,7 @@ async fn driven(mut driver: Driver, kind: Kind, times: usize, pause: Duration) -
         driver.inflict(kind).await;
     }
     driver.end().await;
-    let (round, ahead) = (driver.take_round(), driver.setup.jobs_per_turn > 1);
+    let (round, ahead) = (driver.take_round(), driver.setup.followers());
     judge(&driver.pool, round, ahead, &mut figures).await;
     figures.report();
     figures
@@ -316,7 +316,7 @@ async fn all_of_them_at_random() {
             break;
         }
         driver.setup.lease = if n % 2 == 0 { None } else { LEASE };
-        driver.setup.jobs_per_turn = if n % 8 < 6 { setup.jobs_per_turn } else { 0 };
+        driver.setup.jobs_per_turn = [setup.jobs_per_turn, 0, setup.jobs_per_turn, 1][n / 2 % 4];
         driver.begin().await;
         let round = Instant::now();
         while round.elapsed() < length {
@@ -327,7 +327,7 @@ async fn all_of_them_at_random() {
         chaos += round.elapsed();
         driver.end().await;
         let ended = driver.take_round();
-        judge(&driver.pool, ended, driver.setup.jobs_per_turn > 1, &mut figures).await;
+        judge(&driver.pool, ended, driver.setup.followers(), &mut figures).await;
         if long {
             println!("after {:.0?}, {chaos:.0?} of them chaos, round {n}:", begun.elapsed());
             figures.report();

@@ -45,6 +45,13 @@ pub struct Setup {
     pub programs: Option<PathBuf>,
 }
 
+impl Setup {
+    /// Returns whether several jobs of a group may be claimed at once.
+    pub fn followers(&self) -> bool {
+        self.jobs_per_turn != 1
+    }
+}
+
 /// A fault, when it was, and whose it was.
 #[derive(Debug, Clone)]
 pub struct Injected {

@@ -140,7 +140,7 @@ pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
         lease,
         workers: rng.usize(1..=4),
         slots: rng.usize(1..=3),
-        jobs_per_turn: *pick(&mut rng, &[0, 0, 1, 4]),
+        jobs_per_turn: *pick(&mut rng, &[0, 1, 1, 4]),
         halt: rng.u8(..3) == 0,
         receives: now_and_then(&mut rng, 3, |rng| Receives {
             limit: rng.u32(1..=4),
@@ -270,7 +270,7 @@ impl Program {
 
     /// Whether several jobs of a group may be claimed at once.
     pub fn followers(&self) -> bool {
-        self.jobs_per_turn > 1 || self.receives.is_some_and(|its| its.limit > 1)
+        self.jobs_per_turn != 1 || self.receives.is_some_and(|its| its.limit > 1)
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
