@@ -23,11 +23,11 @@ revoke all on all tables in schema seriatim from public;
 revoke all on all sequences in schema seriatim from public;
 revoke all on all functions in schema seriatim from public;
 grant usage on schema seriatim to seriatim_producer, seriatim_worker, seriatim_observer;
--- For migrate(), which looks whether there is anything to do.
+-- For migrate(), which checks whether there is anything to do.
 grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriatim_observer;
 
 -- Producers enqueue: Client::enqueue, enqueue_many and enqueue_batch, and the function enqueue. They can neither read what
--- jobs carry, nor change or delete a job. What these check (the lengths of names, above all), a plain INSERT does not: for
+-- jobs carry, nor change or delete a job. These check, above all, the lengths of names; a plain INSERT does not. For
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, attributes, priority, expires_at, run_at,
@@ -93,7 +93,7 @@ grant select (reason) on seriatim.stopped to seriatim_observer;
 -- without what they carry.
 
 -- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
--- set_group_policy and park_group. What they did stays in the table operation: they can neither change nor delete it.
+-- set_group_policy and park_group. The table operation keeps a record of it, which they can neither change nor delete.
 grant seriatim_worker, seriatim_observer to seriatim_operator;
 grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
 -- SQS clients whose key names one of these roles: producers send, workers receive, delete and purge as well, observers read
