@@ -23,10 +23,16 @@ begin
   perform check_name('queue', given, {queue_limit});
 end $$;
 
+-- Returns whether each statement of this transaction has a snapshot of its own.
+create or replace function {schema}.is_read_committed() returns boolean
+language sql stable as $$
+  select current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+$$;
+
 create or replace function check_isolation(what text) returns void
 language plpgsql stable as $$
 begin
-  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+  if not {schema}.is_read_committed() then
     raise exception '% needs READ COMMITTED, this transaction is %',
       what, upper(current_setting('transaction_isolation'))
       using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED.';

@@ -20,16 +20,19 @@ language sql stable as $$
   limit 1
 $$;
 
--- Returns those of the jobs that no claim names, in the order given.
+-- Returns the jobs that no claim names, in the order given. This transaction has locked them in an
+-- earlier statement, so a snapshot that is as old as the transaction would hide a claim.
 create or replace function {schema}.unclaimed(ids bigint[]) returns bigint[]
-language sql stable as $$
-  select array(
+language plpgsql stable as $$
+begin
+  perform {schema}.check_isolation('a change of jobs that wait');
+  return array(
     select j.id from unnest(ids) with ordinality chosen(id, place)
     join {schema}.job j on j.id = any (array[chosen.id])
     where j.group_id is null
       or (select true from {schema}.claim_of(j.queue, j.group_id, j.id) c) is null
-    order by chosen.place)
-$$;
+    order by chosen.place);
+end $$;
 
 -- Returns what a job is: started while a claim names it. Producers ask it, who may not read claims.
 create or replace function {schema}.job_state(status {schema}.job_status, of_queue text, of_group text,

@@ -49,7 +49,7 @@ end $$;
 
 -- Cancels a job that waits, and flags it, so that its group's heads are read. A job that runs, or
 -- whose row is locked for a moment, gets a request instead: its worker or maintenance carries it
--- out (`requested`).
+-- out (`requested`). So does a transaction above READ COMMITTED, which cannot see whether it runs.
 --
 -- `status` is what the job was; null: there is no such job.
 create or replace function cancel(job bigint, reason text default null, actor text default session_user,
@@ -66,7 +66,8 @@ begin
     return;
   end if;
   status := was.status;
-  done := lock_unclaimed(cancel.job, '{queued,parked}') is not null;
+  done := (status = 'parked' or is_read_committed())
+    and lock_unclaimed(cancel.job, '{queued,parked}') is not null;
   if done then
     update job j set {cancelled}, flagged = j.group_id is not null where j.id = cancel.job;
   elsif status in ('queued', 'started') then

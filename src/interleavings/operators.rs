@@ -4,6 +4,8 @@
 //! was claimed since the statement began, and see it as it was. Whether a claim names it is asked
 //! in a later statement.
 
+use sqlx::AssertSqlSafe;
+
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, number, pid, run};
@@ -118,6 +120,53 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
                 assert_eq!(scene.status(job).await, "succeeded", "{sql}");
             }
             scene.end().await;
+        }
+    }
+}
+
+/// Above READ COMMITTED the second look has the first one's snapshot, which hides the claim.
+#[tokio::test]
+async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
+    for Request { sql, locks: (_, asks), .. } in REQUESTS {
+        for level in ["repeatable read", "serializable"] {
+            for wrong in [true, false] {
+                let scene = Scene::new().await;
+                let job = scene.enqueue("g").await;
+                if asks.contains("moved_from is not null") {
+                    scene.run(&format!("update seriatim.job set moved_from = '{OTHER}'")).await;
+                }
+                if wrong {
+                    // Wrong: it acts at any isolation level.
+                    let (asks, wrong) = ("select current", "select true or current");
+                    scene.rewrite("is_read_committed", &[(asks, wrong)]).await;
+                }
+                let mut operator = scene.session().await;
+                run(&mut operator, &format!("begin isolation level {level}")).await;
+                assert_eq!(number(&mut operator, "select count(*) from seriatim.job").await, 1);
+                let mut worker = scene.session().await;
+                let claim = scene.claim_one(&mut worker).await;
+                let request = sql.replace("$job", &job.to_string());
+                if wrong {
+                    assert_eq!(number(&mut operator, &request).await, 1, "{sql}");
+                    run(&mut operator, "commit").await;
+                    assert!(is_broken(&scene, job).await || sql.contains("run_now"), "{sql}");
+                } else if sql.contains("cancel") {
+                    // Left to the worker, which sees it.
+                    assert_eq!(number(&mut operator, &request).await, 0);
+                    run(&mut operator, "commit").await;
+                    assert!(scene.hold(&mut worker, &claim).await.cancel_requested);
+                } else {
+                    let refused =
+                        sqlx::raw_sql(AssertSqlSafe(request)).execute(&mut operator).await;
+                    let error = refused.unwrap_err();
+                    let code = error.as_database_error().and_then(|error| error.code());
+                    assert_eq!(code.as_deref(), Some("0A000"), "{sql}: {error}");
+                    run(&mut operator, "rollback").await;
+                    scene.run_job(&mut worker, &claim).await;
+                    assert_eq!(scene.status(job).await, "succeeded", "{sql}");
+                }
+                scene.end().await;
+            }
         }
     }
 }
