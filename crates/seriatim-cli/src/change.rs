@@ -13,7 +13,7 @@ use crate::session::Session;
 /// The server may have another default.
 const BEGIN: &str = "begin isolation level read committed read write";
 
-/// What a change does, in words and as data.
+/// The effect of a change, in words and as data.
 #[derive(Debug)]
 pub(crate) struct Effect {
     /// As `12 jobs are queued again`.
@@ -22,7 +22,7 @@ pub(crate) struct Effect {
     pub(crate) asks: bool,
     /// One object, or one for each job.
     pub(crate) data: Value,
-    /// What a preview tells instead: the sentence and the data without ids, which it rolls back.
+    /// The sentence and the data of a preview, without ids: the preview rolls them back.
     pub(crate) preview: Option<(String, Value)>,
 }
 
@@ -47,8 +47,8 @@ impl Session {
         Ok(self.pool.begin_with(BEGIN).await?)
     }
 
-    /// Acts, and prints the effect. A dry run is rolled back. What is to be asked for is rolled back
-    /// as well, and shown; so no row is locked while a person thinks.
+    /// Acts, and prints the effect. A dry run is rolled back. A change that wants a yes is also
+    /// rolled back before it asks, so no row is locked while a person thinks.
     pub(crate) async fn change(
         &self,
         act: impl AsyncFn(&mut PgConnection) -> Result<Effect, Failure>,

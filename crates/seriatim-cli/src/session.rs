@@ -18,11 +18,11 @@ use crate::output::Form;
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is listed is bounded; a server that is too busy for that should not get more to do.
+/// Lists are bounded. A server that is too busy to list should not get more to do.
 const READ: &str =
     "begin isolation level read committed read only; set local statement_timeout = '20s'";
 
-/// What a command works with.
+/// The connections and options of a command.
 pub(crate) struct Session {
     pub(crate) pool: PgPool,
     /// Reads nothing that jobs carry, so that an observer may use it.

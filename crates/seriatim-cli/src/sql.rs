@@ -165,15 +165,16 @@ impl Session {
     }
 }
 
-/// What a look of `seriatim tail` sees.
+/// The jobs that one look of `seriatim tail` reads.
 pub(crate) struct Look {
     pub(crate) jobs: Vec<JobLine>,
     pub(crate) now: DateTime<Utc>,
 }
 
 impl Session {
-    /// Returns the jobs of a queue that run, that ended since `from`, and those of `watched`: of
-    /// each sort up to 1,000. Of a turn of several jobs the first is seen to run.
+    /// Returns the running jobs of a queue, the jobs that ended since `from` (up to 1,000 of each
+    /// sort), and the `watched` jobs. In a turn of several jobs only the first unfinished one
+    /// counts as running.
     pub(crate) async fn look(
         &self,
         queue: &str,

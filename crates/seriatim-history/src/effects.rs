@@ -104,7 +104,7 @@ fn check_effects(history: &History, at: usize, job: &Job, violations: &mut Viola
     for effect in &job.effects {
         of.entry(effect.attempt).or_default().push(effect);
     }
-    // Of each attempt in turn, so that the answer is the same each time.
+    // One attempt after the other, so that the answer is the same each time.
     for run in &job.runs {
         let Some(effects) = of.remove(&run.attempt) else { continue };
         let verdict = verdict(history, job, run);

@@ -25,14 +25,14 @@ pub enum Event {
         /// How far a time may be from the true one, either way.
         #[serde(default)]
         uncertainty: Time,
-        /// What delayed jobs do to those behind them.
+        /// How delayed jobs affect the jobs behind them.
         #[serde(default)]
         delayed: Delayed,
         /// Jobs may be claimed while earlier ones run.
         #[serde(default)]
         followers: bool,
     },
-    /// What its producer was told of a job.
+    /// An enqueue, and its answer to the producer.
     Enqueue {
         /// The job.
         job: Name,
@@ -100,7 +100,7 @@ pub enum Event {
         /// When the call had returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<Time>,
-        /// What the queue answered.
+        /// The queue's answer.
         answer: Said,
     },
     /// The job left the line, other than by a handler.
@@ -137,7 +137,7 @@ pub enum Event {
     },
     /// Something else went wrong that may have cost attempts.
     Fault {
-        /// What it was.
+        /// The fault, in words.
         what: String,
         /// When the call began.
         begin: Time,
@@ -162,7 +162,7 @@ pub enum Event {
         /// How often.
         count: u64,
     },
-    /// What the queue says of a job at the end.
+    /// The queue's answer about a job at the end.
     Status {
         /// The job.
         job: Name,
@@ -176,7 +176,7 @@ pub enum Event {
     },
 }
 
-/// What a job that waits for its time or its retry does to the jobs behind it.
+/// How a job that waits for its time or its retry affects the jobs behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delayed {
@@ -187,7 +187,7 @@ pub enum Delayed {
     Pass,
 }
 
-/// What a producer was told of its enqueue.
+/// The answer to an enqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enqueued {

@@ -11,7 +11,7 @@ pub struct History {
     pub events: usize,
     /// How far a time may be from the true one, either way.
     pub uncertainty: Time,
-    /// What delayed jobs do to those behind them.
+    /// How delayed jobs affect the jobs behind them.
     pub delayed: Delayed,
     /// Jobs may be claimed while earlier ones run.
     pub followers: bool,
@@ -21,7 +21,7 @@ pub struct History {
     pub groups: Vec<Group>,
     /// The processes.
     pub processes: Vec<Process>,
-    /// What went wrong beside.
+    /// Other faults that may have cost attempts.
     pub faults: Vec<Fault>,
     /// How often each effect was there at the end.
     pub found: HashMap<Name, u64>,
@@ -41,7 +41,7 @@ pub struct History {
 pub struct Job {
     /// Its name.
     pub name: Name,
-    /// What its producer was told.
+    /// Its enqueue, and the answer to its producer.
     pub enqueue: Option<Enqueue>,
     /// In the order of their starts.
     pub runs: Vec<Run>,
@@ -51,15 +51,15 @@ pub struct Job {
     pub leaves: Vec<Leave>,
     /// In the order of their begins.
     pub returns: Vec<Return>,
-    /// What its handlers were about to write.
+    /// The effects that its handlers were about to write.
     pub effects: Vec<Effect>,
-    /// What the queue says of it at the end.
+    /// The queue's answer about it at the end.
     pub status: Option<Found>,
     pub(crate) newest: Option<usize>,
     pub(crate) ends: Vec<(u32, usize, Time, Ended)>,
 }
 
-/// What a producer was told.
+/// An enqueue, and its answer to the producer.
 #[derive(Debug)]
 pub struct Enqueue {
     /// Its group, by its index.
@@ -102,7 +102,7 @@ pub struct Settle {
     pub attempt: u32,
     /// When the call began.
     pub begin: Time,
-    /// What the queue answered.
+    /// The queue's answer.
     pub answer: Said,
 }
 
@@ -126,7 +126,7 @@ pub struct Return {
     pub end: Option<Time>,
 }
 
-/// What a handler was about to write.
+/// An effect that a handler was about to write.
 #[derive(Debug)]
 pub struct Effect {
     /// The number of the attempt.
@@ -157,10 +157,10 @@ pub struct Process {
     pub gone: Option<(Time, Time)>,
 }
 
-/// What went wrong beside.
+/// Another fault that may have cost attempts.
 #[derive(Debug)]
 pub struct Fault {
-    /// What it was.
+    /// The fault, in words.
     pub what: String,
     /// When the call began.
     pub begin: Time,

@@ -27,7 +27,7 @@ struct Start {
     below: Time,
 }
 
-/// What decides which of two jobs goes first.
+/// The rule that decides which of two jobs goes first.
 #[derive(Clone, Copy)]
 enum By {
     /// One was acknowledged before the other one's enqueue began.

@@ -1,4 +1,4 @@
-//! What a check found, in words.
+//! The findings of a check, in words.
 
 use std::io::{self, Write};
 

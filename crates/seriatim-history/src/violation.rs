@@ -27,7 +27,7 @@ pub enum Promise {
 pub struct Violation {
     /// The promise.
     pub promise: Promise,
-    /// What broke it, in a sentence.
+    /// How it was broken, in a sentence.
     pub what: String,
     /// The jobs that it is about, by their index.
     pub jobs: Vec<usize>,

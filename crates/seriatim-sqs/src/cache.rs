@@ -14,7 +14,7 @@ const LIFE: Duration = Duration::from_millis(500);
 /// With so many rows, those that are too old are dropped.
 const CROWD: usize = 1000;
 
-/// What was read in the last 500 ms, by name. What was not there is read again.
+/// Rows read in the last 500 ms, by name. A row that was not there is read again.
 pub(crate) struct Cache<K, V> {
     rows: Mutex<HashMap<K, Row<V>>>,
 }

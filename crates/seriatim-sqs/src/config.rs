@@ -12,10 +12,10 @@ const ACCOUNT_DIGITS: usize = 12;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Access {
-    /// Those that are signed with a key of the schema: see [`Keys`](crate::Keys). The default.
+    /// Requests that are signed with a key of the schema: see [`Keys`](crate::Keys). The default.
     #[default]
     Signed,
-    /// All, whatever their signature says. Only on a loopback address, and never for a browser.
+    /// All requests, whatever their signature. Only on a loopback address, and never for a browser.
     Anonymous,
 }
 
@@ -62,9 +62,9 @@ impl Config {
         self
     }
 
-    /// Sets what the addresses of queues begin with, such as `https://sqs.example.com`: SDKs send
-    /// their requests there. A path may follow, but no query. Default: `http://` and the `Host` of
-    /// the request.
+    /// Sets the base URL of queue addresses, such as `https://sqs.example.com`: SDKs send their
+    /// requests there. A path may follow, but no query. Default: `http://` and the `Host` of the
+    /// request.
     pub fn public_url(mut self, url: &str) -> Self {
         self.public_url = Some(url.trim_end_matches('/').to_owned());
         self

@@ -1,5 +1,5 @@
-//! What the server asks the database. Queues, keys and the secret of handles are tables of its own;
-//! jobs are asked for through the library and the functions of the schema.
+//! The server's statements. Queues, keys and the secret of handles are in tables of its own; jobs
+//! are reached through the library and the functions of the schema.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -470,7 +470,7 @@ pub(crate) fn is_undone(error: &ReceiveError) -> bool {
     !matches!(error, ReceiveError::Database(error) if error.as_database_error().is_none())
 }
 
-/// What a call of a receiver was refused with.
+/// Returns the SQS error for a receiver's refused call.
 pub(crate) fn refusal(error: ReceiveError) -> SqsError {
     match error {
         ReceiveError::Busy { .. } => SqsError::busy(),

@@ -9,8 +9,9 @@ pub(crate) fn of_body(body: &str) -> String {
     hex(&Md5::digest(body))
 }
 
-/// The MD5 sum of attributes, which come by name. Of each: its name, its type, one byte for the
-/// kind of its value, its value; each text behind its length.
+/// The MD5 sum of attributes, in the order of their names. Each attribute adds its name, its type,
+/// one byte for the kind of its value, and its value. The length precedes each name, type and
+/// value.
 pub(crate) fn of_attributes<'a>(
     attributes: impl IntoIterator<Item = (&'a String, &'a Attribute)>,
 ) -> String {

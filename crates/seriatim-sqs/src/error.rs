@@ -1,4 +1,4 @@
-//! What a request is refused with: each error's names in both protocols, and its HTTP status.
+//! The errors that refuse a request: their names in both protocols, and their HTTP status.
 
 use sqlx::postgres::PgDatabaseError;
 
@@ -138,7 +138,7 @@ impl SqsError {
     }
 }
 
-/// What the database said is logged: it may tell of other clients' data.
+/// The database's message is only logged: it may reveal other clients' data.
 impl From<sqlx::Error> for SqsError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::Database(e) = &error

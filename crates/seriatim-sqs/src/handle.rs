@@ -10,7 +10,7 @@ use sha2::Sha256;
 /// How many bytes of the signature a handle has.
 const SIGNATURE: usize = 16;
 
-/// What signs and checks handles.
+/// Signs and checks handles.
 #[derive(Clone)]
 pub(crate) struct Handles {
     secret: Vec<u8>,

@@ -1,5 +1,5 @@
-//! What a message may be: its body, its attributes, its ids. The texts of refusals are those of
-//! AWS, as far as they are known.
+//! The rules for a message: its body, its attributes, its ids. Refusals have the texts of AWS, as
+//! far as these are known.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ pub(crate) fn attributes_to_json(attributes: &Attributes) -> Map<String, Value> 
     attributes.iter().map(|(name, attribute)| (name.clone(), attribute.to_json())).collect()
 }
 
-/// Reads the attributes of a job. What only SQL by hand can have written is left out.
+/// Reads the attributes of a job. An attribute that only SQL by hand can have written is left out.
 pub(crate) fn attributes_of_job(stored: Option<&Value>) -> Attributes {
     let Some(Value::Object(stored)) = stored else { return Attributes::new() };
     let known = stored.iter().filter_map(|(name, attribute)| {
@@ -435,7 +435,7 @@ mod tests {
             far.message.ends_with("at most 38 digits and be between 10^-128 and 10^126."),
             "{far}"
         );
-        // What a queue has already is given out all the same.
+        // An attribute that is stored already is given out all the same.
         let stored = json!({"n": {"DataType": "Number", "StringValue": "nan"}});
         assert_eq!(attributes_of_job(Some(&stored)).len(), 1);
     }

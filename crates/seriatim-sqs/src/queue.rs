@@ -42,7 +42,7 @@ const TEXTS: [&str; 4] = ["Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsM
 const OF_FIFO: [&str; 4] =
     ["FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"];
 
-/// What is counted or noted, and cannot be set.
+/// Attributes that are counted or noted, and cannot be set.
 const READ_ONLY: [&str; 6] = [
     "QueueArn",
     "ApproximateNumberOfMessages",
@@ -56,7 +56,7 @@ const READ_ONLY: [&str; 6] = [
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     pub(crate) name: String,
-    /// Those that were set.
+    /// The attributes that were set.
     pub(crate) attributes: Texts,
     pub(crate) tags: Texts,
     pub(crate) created_at: DateTime<Utc>,

@@ -35,7 +35,7 @@ use crate::write_timeout::WriteTimeout;
 /// The largest body: a batch of 1 MiB, each byte of which either protocol may write as three, and
 /// some room.
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
-/// What one unit of the memory of bodies is.
+/// The bytes of one unit of the memory of bodies.
 const BODY_UNIT: usize = 1024;
 /// Bodies up to here have a memory of their own: large ones that come slowly hold up no others.
 const SMALL_BODY: usize = 64 * 1024;
@@ -253,7 +253,7 @@ impl Server {
                 protocol.refusal(&error, &id)
             }
         };
-        // What is left of the body is read on for a while only: see `drain`.
+        // The rest of the body is read on for a while only: see `drain`.
         if response.status() == hyper::StatusCode::PAYLOAD_TOO_LARGE {
             let close = header::HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -348,7 +348,7 @@ impl Server {
         Ok((held, bytes))
     }
 
-    /// What the addresses of queues begin with.
+    /// Returns the base URL of queue addresses.
     fn base(&self, parts: &Parts) -> String {
         self.public_url.clone().unwrap_or_else(|| {
             let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());

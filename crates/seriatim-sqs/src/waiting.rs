@@ -33,7 +33,7 @@ struct Waited {
     requests: usize,
 }
 
-/// What the requests of one queue share.
+/// The state that the waiting requests of one queue share.
 #[derive(Default)]
 struct QueueWait {
     /// Tells the request that waits longest. Without one it is kept for the next.
@@ -85,7 +85,7 @@ impl QueueWait {
 
 impl Waiting {
     /// Asks, and again whenever there may be something, until something comes or the time is over.
-    /// Those that wait are told one by one. Dropped, it asks no more.
+    /// Waiting requests are woken one by one. A dropped call asks no more.
     pub(crate) async fn until_any<T, E, Asked>(
         &self,
         queue: &str,
@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// What several requests ask. Each ask takes some turns of the scheduler.
+    /// A store of messages that several requests ask. Each ask takes some turns of the scheduler.
     #[derive(Default)]
     struct Messages {
         waiting: Waiting,

@@ -1,4 +1,4 @@
-//! What all requests share: pools, the client, the settings, what was rendered last.
+//! The state that all requests share: pools, the client, the settings, the last renderings.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl App {
         let writes = own_pool(config.write_pool.as_ref().unwrap_or(pool), 2, false);
         let client = config.client.clone();
         Self {
-            // What may not be shown is not even read, and the reads need no right to it.
+            // Data that may not be shown is not even read, so the reads need no right to it.
             client: if config.show_data { client } else { client.without_data() },
             reads,
             writes,

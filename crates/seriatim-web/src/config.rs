@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use seriatim::{Client, NameError};
 use sqlx::PgPool;
 
-/// What a user may do. Each may do all that those before it may.
+/// The access of a user. Each level includes the levels before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// Nothing.
@@ -42,7 +42,7 @@ impl Access {
 pub struct Identity {
     /// The name.
     pub name: String,
-    /// What the user may do.
+    /// The access of the user.
     pub access: Access,
 }
 
@@ -92,7 +92,7 @@ pub enum Auth {
         user: HeaderName,
         /// The header with `viewer`, `operator` or `admin`; `None`: all users have `access`.
         role: Option<HeaderName>,
-        /// What users may do without a header for it.
+        /// The access of users whose request has no role header.
         access: Access,
     },
     /// No proof at all, for connections from this machine to a loopback name. It needs

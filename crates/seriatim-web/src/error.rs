@@ -1,4 +1,4 @@
-//! What a request can be refused with, as a page or as JSON.
+//! The errors that refuse a request, as a page or as JSON.
 
 use axum::extract::Request;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};

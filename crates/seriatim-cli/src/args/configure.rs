@@ -30,9 +30,9 @@ pub(crate) struct Configure {
     /// processor says, and 10 for receivers.
     #[arg(long, value_name = "ATTEMPTS")]
     pub(crate) max_attempts: Option<OrDefault<u32>>,
-    /// What a group does with a job that is out of attempts: `continue`, `halt`, `park`,
+    /// The policy for a group whose job is out of attempts: `continue`, `halt`, `park`,
     /// `halt:DURATION:park` or `halt:DURATION:continue`. `default`: as each processor says, and
-    /// continue for receivers.
+    /// `continue` for receivers.
     #[arg(long, value_name = "POLICY")]
     pub(crate) out_of_attempts: Option<OrDefault<Policy>>,
     /// How long a job waits after its first failure, twice as long each time; or `default`: as each

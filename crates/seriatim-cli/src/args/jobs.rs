@@ -25,10 +25,10 @@ pub(crate) enum Job {
     Retry(Ids),
     /// Give jobs up, and let their groups go on. They stay dead letters.
     Skip(Ids),
-    /// Queue dead letters again. Those that wait in a dead-letter queue are moved back.
+    /// Queue dead letters again. A dead letter in a dead-letter queue is moved back.
     ///
-    /// Those of one group run in their original order, before its other jobs. `redrive` takes all
-    /// of a queue.
+    /// Dead letters of one group run in their original order, before its other jobs. `redrive`
+    /// takes all dead letters of a queue.
     Redrive(Ids),
     /// Give dead letters up, also those that wait in a dead-letter queue: they end as cancelled.
     Discard(Ids),

@@ -1,5 +1,5 @@
-//! The arguments of the command line, a file for each family, as in `commands`. What several have
-//! is in `subject.rs` and `value.rs`.
+//! The arguments of the command line, one file per family, as in `commands`. Shared arguments are
+//! in `subject.rs` and `value.rs`.
 
 mod check_history;
 mod configure;
@@ -138,14 +138,14 @@ pub(crate) enum Command {
     DeadLetters(DeadLetters),
     /// Queue dead letters of a queue again, the oldest first.
     ///
-    /// Those that wait in its dead-letter queue are moved back.
+    /// Dead letters in its dead-letter queue are moved back.
     Redrive(DeadLetters),
     /// Give dead letters of a queue up: they end as cancelled, and their groups go on.
     Discard(DeadLetters),
     /// Move what waits in a queue, so many jobs a second; or dead letters back.
     #[command(subcommand)]
     MoveTask(MoveTask),
-    /// Cancel all queued jobs of a queue or a group. Those that run go on.
+    /// Cancel all queued jobs of a queue or a group. Running jobs go on.
     Purge(Purge),
     /// Show or change the settings of a queue.
     Configure(Configure),

@@ -27,7 +27,7 @@ pub(crate) enum MoveTask {
         /// Only tasks that move jobs from this queue.
         from: Option<String>,
     },
-    /// End a task. What it has moved stays moved.
+    /// End a task. Jobs already moved stay moved.
     Cancel {
         /// The task's number.
         task: i64,

@@ -8,8 +8,8 @@ use crate::args::subject::Subject;
 pub(crate) struct Purge {
     #[command(flatten)]
     pub(crate) subject: Subject,
-    /// Also what is in flight: jobs of receivers end, processors are asked to cancel theirs. And
-    /// deduplication ids are forgotten. Of a whole queue.
+    /// Also cancel jobs in flight and forget deduplication ids, for a whole queue. Jobs of
+    /// receivers end; processors are asked to cancel theirs.
     #[arg(long, conflicts_with = "group")]
     pub(crate) everything: bool,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Serve {
     /// The user of `basic` and `bearer`.
     #[arg(long, default_value = "operator")]
     pub(crate) user: String,
-    /// What users may do.
+    /// The access of users.
     #[arg(long, value_enum, default_value_t = Access::Operator)]
     pub(crate) access: Access,
     /// The header in which the proxy names the user.
@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     pub(crate) show_data: bool,
 }
 
-/// What is served beside the page.
+/// A service besides the page.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Served {
     /// Serve clients of Amazon SQS: any AWS SDK, with this address as its endpoint.

@@ -9,8 +9,8 @@ pub(crate) struct ServeSqs {
     /// The address to listen on. TLS is for a proxy before it.
     #[arg(long, default_value = "127.0.0.1:9324")]
     pub(crate) listen: SocketAddr,
-    /// What the addresses of queues begin with, such as `https://sqs.example.com`. Default:
-    /// `http://` and the host that was asked.
+    /// The base URL of queue addresses, such as `https://sqs.example.com`. Default: `http://` and
+    /// the host of the request.
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
     /// The account in the addresses and ARNs of queues, of 12 digits.

@@ -42,7 +42,7 @@ impl FromStr for Span {
     }
 }
 
-/// What a group does with a job that is out of attempts, as an argument.
+/// The policy for a job that is out of attempts, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy(pub(crate) OutOfAttempts);
 

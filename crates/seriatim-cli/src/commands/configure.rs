@@ -10,7 +10,7 @@ use crate::output::text::{in_words, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
-/// What counts where a queue stores nothing about failed attempts.
+/// Shown for a setting about failed attempts that the queue does not store.
 const UNSET: &str = "as its processors say";
 
 /// Shows the settings, or changes those that are named.

@@ -55,8 +55,8 @@ pub(crate) async fn doubt(session: &Session, queue: &str) -> Result<Option<Strin
     Ok((!is_known(session, queue).await?).then(doubt))
 }
 
-/// Returns whether a job, a setting or a living processor names the queue. Of more queues than a
-/// list has, all are taken for known.
+/// Returns whether a job, a setting or a living processor names the queue. With more queues than a
+/// list can have, every name counts as known.
 async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
     let queues = session.client.queues(&mut *session.read().await?).await?;
     if queues.len() >= LISTED || queues.iter().any(|overview| overview.queue == queue) {

@@ -60,7 +60,8 @@ fn done(purge: &Purge, purged: Purged) -> Effect {
     Effect::new(sentence, cancelled, data)
 }
 
-/// Returns what a purge would do. That of a queue always asks: its jobs may be more by then.
+/// Returns the effect that a purge would have. A purge of a queue always asks: its jobs may be more
+/// by then.
 async fn preview(session: &Session, subject: &Subject) -> Result<Effect, Failure> {
     let Subject { queue, group } = subject;
     let nothing = || Failure::NothingMatched(format!("{subject} has no queued job"));

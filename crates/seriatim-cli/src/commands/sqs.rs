@@ -82,7 +82,7 @@ async fn serve(
     pool: PgPool,
     config: Config,
 ) -> Result<(), Failure> {
-    // What clients are not told.
+    // Clients get no details of internal errors: the log has them.
     _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
         .with_ansi(std::io::stderr().is_terminal())

@@ -7,7 +7,7 @@ use seriatim::{GroupOverview, GroupState, Moved};
 use crate::failure::Failure;
 use crate::session::Session;
 
-/// Of how many groups the state is read.
+/// The number of groups whose state is read.
 const LOOKED_AT: usize = 100;
 /// How many stops are named.
 const NAMED: usize = 5;

@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A job's end has a time before that of its commit: ends are looked for this far back.
 const OVERLAP: chrono::Duration = chrono::Duration::seconds(5);
 
-/// What became of a job.
+/// A change in a job's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum What {
@@ -50,10 +50,10 @@ struct Event {
     error: Option<seriatim::Failure>,
 }
 
-/// What was seen so far.
+/// The jobs seen so far.
 struct Seen {
     running: HashMap<i64, JobLine>,
-    /// Attempts that ended, as far back as is looked.
+    /// Attempts that ended, as far back as a look reads.
     ended: HashMap<(i64, u32), DateTime<Utc>>,
 }
 

@@ -20,7 +20,7 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 /// Where the page is: on any free port.
 const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What a person may try, beside the address.
+/// Commands that a person may try, besides the address of the page.
 const TRY: [&str; 9] = [
     "seriatim queues",
     "seriatim groups orders --sort wait",

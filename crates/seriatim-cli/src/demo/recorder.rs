@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// Upper bounds of times, in seconds.
 const BUCKETS: [f64; 11] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0];
-/// What was measured waits in memory for a scrape, or for this.
+/// Measurements wait in memory for a scrape, or for the upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Installs the recorder of this process. The queues that start later are measured.

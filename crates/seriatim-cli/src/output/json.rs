@@ -1,4 +1,4 @@
-//! What is printed as JSON: the library's own, without what must not be seen.
+//! JSON output: the library's own values, without the fields that must not be seen.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use seriatim::{Job, StoredQueueSettings};
 
 use crate::failure::Failure;
 
-/// What a job carries.
+/// The fields that a job carries.
 const CARRIED: [&str; 4] = ["data", "payload", "result", "headers"];
 
 /// Returns a job; what it carries only if that may be seen.

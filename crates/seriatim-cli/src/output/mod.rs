@@ -1,4 +1,4 @@
-//! What a command prints: tables and sentences for people, JSON lines for programs.
+//! The output of commands: tables and sentences for people, JSON lines for programs.
 
 pub(crate) mod json;
 pub(crate) mod table;

@@ -107,9 +107,9 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Returns a sentence of the library that names commands of this program instead of calls. What is
-/// in quotes stays: names of queues and groups. So does what comes before the advice: it may repeat
-/// the error of a job.
+/// Returns a sentence of the library that names commands of this program instead of calls. Text in
+/// quotes stays: names of queues and groups. Text before the advice stays too: it may repeat the
+/// error of a job.
 pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&str>) -> String {
     let (why, advice) = match sentence.split_once("To do: ") {
         Some((why, advice)) => (format!("{why}To do: "), advice),

@@ -41,7 +41,7 @@ async fn of_several_jobs_each_is_told() {
     let cli = Cli::new().await;
     let (first, second) = (cli.enqueue("ann").await, cli.enqueue("bob").await);
     let (one, two) = (first.to_string(), second.to_string());
-    // Those that can be are changed; an error says that not all are.
+    // The jobs that exist are changed; an error names the missing one.
     let cancelled = cli.ends(ERROR, &["job", "cancel", &one, "4711", &two, "--yes"]).await;
     assert!(cancelled.out.contains(&one) && cancelled.out.contains(&two), "{}", cancelled.out);
     assert!(cancelled.err.contains("there is no job 4711"), "{}", cancelled.err);

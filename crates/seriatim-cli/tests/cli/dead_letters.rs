@@ -66,7 +66,7 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
             "{refused}"
         );
     }
-    // What the advice names does it.
+    // The command that the advice names works.
     let redriven = cli.ends(DONE, &["job", "redrive", &first]).await.out;
     assert!(redriven.contains("1 job of 1 group queued again, in their order; 1 of them from"));
     cli.ends(DONE, &["job", "discard", &of_bob, "--dry-run"]).await;

@@ -92,7 +92,7 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
         assert!(Instant::now() < deadline, "the poisoned customer is not halted");
     }
     assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
-    // Of the fleet, and of the demo's own workers.
+    // Metrics of the fleet, and of the demo's own workers.
     let scrape = get(&format!("{}metrics", told["page"].as_str().unwrap()), "").await;
     for metric in ["seriatim_queue_jobs{", "seriatim_slot_wait_seconds_bucket{"] {
         assert!(scrape.contains(metric), "{scrape}");

@@ -112,7 +112,7 @@ async fn json_of_a_change_names_the_action_and_says_whether_it_was_a_dry_run() {
 async fn json_of_nothing_is_no_line_and_an_error() {
     let cli = Cli::new().await;
     cli.enqueue("ann").await;
-    // What is not there prints no line, and an error with its exit code.
+    // Without a result there is no line of output, but an error with its exit code.
     let empty: [&[&str]; 20] = [
         &["dead-letters", "none"],
         &["move-task", "list"],

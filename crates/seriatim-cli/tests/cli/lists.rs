@@ -1,4 +1,4 @@
-//! What is there: queues, groups, jobs, nodes, operations, metrics.
+//! Lists of what exists: queues, groups, jobs, nodes, operations, metrics.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ async fn a_halted_group_is_found_and_mended() {
     let halted = cli.json(&["groups", "orders", "--state", "halted"]).await;
     assert_eq!(halted[0]["halted_by"], first);
 
-    // What is not paused but halted names what helps.
+    // If a group is halted instead of paused, the refusal names the command that helps.
     let refused = cli.ends(REFUSED, &["resume", "orders", "ann"]).await;
     assert!(refused.err.contains(&format!("seriatim job retry {first}")), "{}", refused.err);
     // The next job is innocent.

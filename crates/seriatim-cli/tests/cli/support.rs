@@ -28,7 +28,7 @@ pub(crate) struct Cli {
     pub(crate) client: Client,
 }
 
-/// What a run printed.
+/// The exit code and the output of a run.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) out: String,

@@ -1,4 +1,4 @@
-//! What a terminal shows: names that are hostile, and a narrow one.
+//! Output on a terminal: hostile names, and a narrow terminal.
 
 use seriatim::OutOfAttempts;
 

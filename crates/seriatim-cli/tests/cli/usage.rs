@@ -49,7 +49,7 @@ async fn wrong_values_are_told_their_forms() {
     let itself = cli.ends(USAGE, &["configure", "other", "--dead-letter-queue", "other"]).await;
     let words = "cannot be its own dead-letter queue: name another one, or `default` for none";
     assert!(itself.err.contains(words), "{}", itself.err);
-    // What the database says of values is about values, too.
+    // A value that the database refuses is a usage error as well.
     cli.ends(DONE, &["configure", "other", "--dead-letter-queue", "dead"]).await;
     let both = cli.ends(USAGE, &["configure", "other", "--out-of-attempts", "park"]).await;
     assert!(

@@ -1,4 +1,4 @@
-//! What disturbs a run: processes that are killed, networks that are cut.
+//! Disturbances of a run: processes that are killed, networks that are cut.
 
 use std::convert::Infallible;
 use std::sync::Arc;

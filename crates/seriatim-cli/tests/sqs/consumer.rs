@@ -16,7 +16,8 @@ use crate::recorder::{Recorder, now};
 
 /// For so long a message is a consumer's alone, and some more for a machine that is busy.
 const VISIBILITY: u64 = 4;
-/// What has not begun so long after the request is left alone, so that its handler ends in time.
+/// A message that has not begun this long after the request is left alone, so that its handler ends
+/// in time.
 const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 /// How often a request without an answer is repeated.
 const TRIES: u32 = 10;
@@ -104,7 +105,7 @@ impl Consumer {
                 self.recorder.fault(format!("{} was received and not begun", message.name), now());
                 failed.insert(message.group);
             } else if !self.handle(&message).await {
-                // What was handled before it is deleted first: it would be given back with it.
+                // Messages handled before it are deleted first, or they would go back with it.
                 failed.extend(self.delete(std::mem::take(&mut handled)).await);
                 if self.random.bool() {
                     self.give_back(&message).await;

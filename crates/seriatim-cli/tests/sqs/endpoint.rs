@@ -31,7 +31,7 @@ struct Network {
 }
 
 impl Endpoint {
-    /// Starts a server on this database. What it logs is added to the file.
+    /// Starts a server on this database. Its log is appended to the file.
     pub async fn start(database: String, log: PathBuf) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -116,7 +116,7 @@ impl Network {
                         biased;
                         _ = cuts.changed() => return,
                         changed = hangs.changed() => {
-                            // What is on its way is lost: the connection is reset behind a hang.
+                            // Data in transit is lost: the connection is reset after a hang.
                             if changed.is_err() || *hangs.borrow_and_update() {
                                 _ = cuts.changed().await;
                                 return;

@@ -35,7 +35,7 @@ pub enum Act {
     CrashPostgres,
 }
 
-/// What is broken on purpose, to see that it is noticed.
+/// A fault made on purpose, to see that it is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     /// A consumer deletes another message than it handled.

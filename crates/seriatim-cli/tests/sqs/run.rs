@@ -25,7 +25,7 @@ use crate::recorder::{Lines, Recorder, now};
 /// How long nothing may come to an end before what is left counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The promises that it broke, and how often.
@@ -130,7 +130,7 @@ async fn begin(
     chaos
 }
 
-/// Waits until nothing is left to do. What never ends is for the checker to find.
+/// Waits until nothing is left to do. The checker finds whatever never ends.
 async fn drain(pool: &PgPool) {
     let (mut last, mut changed) = (u64::MAX, Instant::now());
     while changed.elapsed() < PATIENCE {

@@ -27,7 +27,7 @@ const DURABLE: [(&str, &str); 4] = [
 pub(crate) struct Host {
     pub(crate) endpoint: String,
     pub(crate) about: String,
-    /// Whose processor time counts.
+    /// The processes whose processor time counts.
     pub(crate) processes: Vec<u32>,
     private: Option<Private>,
 }
@@ -99,7 +99,7 @@ impl Host {
     }
 }
 
-/// What the server was told.
+/// The settings that the server was given.
 pub(crate) struct Served {
     connections: u32,
     access: Access,

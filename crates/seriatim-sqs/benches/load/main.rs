@@ -24,7 +24,7 @@ use processes::cpu_of;
 type Failure = Box<dyn Error + Send + Sync>;
 type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// What is measured.
+/// The operations to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// Sends, one message each

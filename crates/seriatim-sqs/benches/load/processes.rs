@@ -1,4 +1,4 @@
-//! What processes use, as Linux tells.
+//! The processor time and memory of processes, as Linux reports them.
 
 use std::fs;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::{Failure, Figures, Metered, Queue, Result, Settings};
 
 const BATCH: usize = 10;
 const GROUPS: usize = 10_000;
-/// Of a typical message.
+/// The body of a typical message.
 const BODY: &str = "0123456789012345678901234567890123456789012345678901234567890123456789\
                     012345678901234567890123456789";
 

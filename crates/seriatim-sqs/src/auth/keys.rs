@@ -17,7 +17,7 @@ pub struct Keys {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Key {
-    /// What a client is configured with as its access key id.
+    /// The access key id in a client's configuration.
     pub access_key: String,
     /// The role of `PostgreSQL` that the database is asked in; `None`: that of the server.
     pub role: Option<String>,
@@ -29,9 +29,9 @@ pub struct Key {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewKey {
-    /// What a client is configured with as its access key id.
+    /// The access key id in a client's configuration.
     pub access_key: String,
-    /// What a client is configured with as its secret access key.
+    /// The secret access key in a client's configuration.
     pub secret: String,
 }
 

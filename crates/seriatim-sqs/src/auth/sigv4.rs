@@ -22,7 +22,7 @@ const EXPIRES_LIMIT: i64 = 7 * 24 * 60 * 60;
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &VALUE.remove(b'/');
 
-/// What a request says of its signature.
+/// The signature of a request, not checked yet.
 #[derive(Debug, PartialEq)]
 pub(super) struct Signature {
     pub(super) access_key: String,
@@ -33,12 +33,12 @@ pub(super) struct Signature {
     /// In hexadecimal.
     digits: String,
     time: String,
-    /// Of a presigned address: for how many seconds it is good.
+    /// For a presigned address: the number of seconds that it is good.
     expires: Option<i64>,
 }
 
 impl Signature {
-    /// Reads what a request says.
+    /// Reads the signature from a request's header or its presigned address.
     pub(super) fn read(parts: &Parts) -> Result<Self, SqsError> {
         if let Some(header) = parts.headers.get("authorization") {
             let header = header.to_str().map_err(|_| incomplete("Authorization is no text."))?;
@@ -168,7 +168,8 @@ impl Signature {
 
     /// The request as the signer wrote it down.
     fn canonical_request(&self, parts: &Parts, body: &[u8]) -> Result<String, SqsError> {
-        // What says which operation is meant, where and when must be signed.
+        // The headers that name the operation, the host, the time and the body's hash must be
+        // signed.
         for name in ["host", "x-amz-date", "x-amz-target", "x-amz-content-sha256"] {
             let is_there = name == "host" || parts.headers.contains_key(name);
             if is_there && !self.signed_headers.iter().any(|signed| signed == name) {

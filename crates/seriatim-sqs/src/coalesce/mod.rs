@@ -24,7 +24,7 @@ const REQUESTS: usize = 64;
 /// The most bytes of a statement of several requests.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// What requests of one kind ask of the database.
+/// A statement that the database runs for several requests of one kind.
 pub(crate) trait Statement: Send + Sync + 'static {
     type Asked: Send + Sync;
     type Answer: Send;
@@ -104,8 +104,8 @@ impl<S: Statement> Coalescer<S> {
         })
     }
 
-    /// Takes the requests of a statement. Those whose client is gone are dropped. Without any, the
-    /// runner ends, under the same lock: a request that comes later begins one.
+    /// Takes the requests of a statement. Requests whose client is gone are dropped. If none is
+    /// left, the runner ends, under the same lock: a request that comes later begins a new one.
     fn next_or_end(&self) -> Option<Vec<Request<S>>> {
         let mut state = self.lock();
         let (mut taken, mut bytes) = (Vec::new(), 0);
@@ -156,8 +156,8 @@ impl<S: Statement> Coalescer<S> {
         }
     }
 
-    /// Answers requests. What was done for clients that are gone is undone in the background: the
-    /// visibility of the others' messages runs.
+    /// Answers requests. Work for clients that are gone is undone in the background. The other
+    /// clients do not wait for it: the visibility of their messages runs.
     fn tell(
         self: &Arc<Self>,
         answers: impl IntoIterator<Item = (AnswerTo<S>, Result<S::Answer, SqsError>)>,

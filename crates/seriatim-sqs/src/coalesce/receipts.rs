@@ -10,13 +10,13 @@ use crate::coalesce::Statement;
 use crate::database::{is_undone, refusal};
 use crate::error::SqsError;
 
-/// What is to become of receipts.
+/// The way to settle receipts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Settling {
     Delete,
     /// Give the messages back at once.
     Return,
-    /// Keep them so long from now on.
+    /// Keep the messages for this long from now on.
     Extend(Duration),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Receipts {
 
 impl Statement for Receipts {
     type Asked = Vec<Receipt>;
-    /// What each receipt came to.
+    /// The outcome per receipt.
     type Answer = Vec<Result<(), ReceiveError>>;
     type Error = ReceiveError;
 

@@ -12,7 +12,7 @@ use crate::database::{Database, is_undone, refusal};
 use crate::error::SqsError;
 use crate::waiting::Waiting;
 
-/// What a request is to receive.
+/// The parameters of a receive. Requests with equal parameters share a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Receiving {
     pub(crate) queue: String,
@@ -25,7 +25,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Returns it for so many requests. Those with an attempt id are of one each.
+    /// Returns the call for so many requests. With an attempt id it is for one request only.
     fn receive(&self, requests: u32) -> Receive {
         let what = Receive::new(&self.queue)
             .max(self.most)
@@ -64,7 +64,7 @@ impl Statement for Receives {
             let what = self.receiving.receive(requests);
             let mut received = match self.database.client.receive(&self.pool, what).await {
                 Ok(received) => received,
-                // What came before stays claimed, and is answered.
+                // Messages received before the error stay claimed, and are answered.
                 Err(error) if answers.is_empty() => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "requests to receive are answered with nothing");

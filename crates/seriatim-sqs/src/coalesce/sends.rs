@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::message::SIZE_LIMIT;
 
-/// What bodies are stored as.
+/// The content type that bodies are stored with.
 const CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 /// How long requests wait together for a transaction that has one of their deduplication ids. Then
 /// each waits alone.
@@ -85,7 +85,7 @@ impl Sends {
 
 impl Statement for Sends {
     type Asked = Sending;
-    /// What became of each message.
+    /// The outcome per message.
     type Answer = Vec<Result<Sent, SqsError>>;
     type Error = sqlx::Error;
 

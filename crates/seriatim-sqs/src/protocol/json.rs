@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::error::{Code, SqsError};
 use crate::protocol::Call;
 
-/// What targets begin with.
+/// The prefix of targets.
 const SERVICE: &str = "AmazonSQS.";
 
 pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {

@@ -19,7 +19,7 @@ pub(crate) enum Protocol {
     Query,
 }
 
-/// What a client asks for.
+/// The call of a client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Call {
     /// The operation, if the request names one.

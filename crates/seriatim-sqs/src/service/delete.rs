@@ -13,9 +13,9 @@ use crate::input::{Batch, ChangeMessageVisibility, DeleteMessage, Number};
 use crate::queue::Queue;
 use crate::service::{Request, batch};
 
-/// What is asked of a handle, or why it is not.
+/// The receipt of a handle, the handle and a value for the call; or the error of the handle.
 type Asked<T> = Result<(Receipt, String, T), SqsError>;
-/// What a receipt came to.
+/// The outcome of one receipt.
 type Done = Result<(), ReceiveError>;
 
 impl Request {
@@ -207,8 +207,8 @@ impl Request {
         Ok(receipts.collect())
     }
 
-    /// Returns the answer to each handle. Of a stale one `stale` says what it means: in a FIFO
-    /// queue or not, of a message that has not ended or one that has.
+    /// Returns the answer to each handle. For a stale handle `stale` decides: it gets whether the
+    /// queue is FIFO, whether the message has not ended, and the handle.
     async fn answers<T>(
         &self,
         queue: &Queue,

@@ -28,7 +28,7 @@ use crate::waiting::Waiting;
 const CHANGES_QUEUE: [&str; 4] =
     ["SetQueueAttributes", "AddPermission", "RemovePermission", "DeleteQueue"];
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct Service {
     pub(crate) database: Arc<Database>,
     pub(crate) coalescers: Coalescers,
@@ -43,7 +43,7 @@ type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, SqsError>> + Send
 pub(crate) struct Request {
     pub(crate) service: Arc<Service>,
     pub(crate) caller: Caller,
-    /// What queues' addresses begin with, such as `http://localhost:9324`.
+    /// The base URL of queue addresses, such as `http://localhost:9324`.
     pub(crate) base: String,
     /// The trace that the request belongs to, as its header says.
     pub(crate) trace: Option<String>,

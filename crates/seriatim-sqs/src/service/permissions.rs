@@ -8,7 +8,7 @@ use crate::input::{AddPermission, RemovePermission, Texts};
 use crate::queue::Queue;
 use crate::service::Request;
 
-/// What others than the owner of a queue may be allowed.
+/// The actions that a queue may allow to others than its owner.
 const ACTIONS: [&str; 9] = [
     "*",
     "ChangeMessageVisibility",

@@ -20,7 +20,7 @@ use crate::service::send::{FAIRNESS_GROUP, message_id, sequence_number};
 /// The most names of attributes: a request that waits keeps them.
 const NAMES: usize = 100;
 
-/// What a client wants to see of a message.
+/// The attributes of a message that a client asks for.
 struct Wanted {
     system: Vec<String>,
     attributes: Vec<String>,

@@ -95,7 +95,8 @@ impl Request {
     }
 }
 
-/// Checks a message for a queue. What AWS says of one that is too large differs in batches.
+/// Checks a message for a queue. For a message that is too large, AWS words the error differently
+/// in batches: hence `too_large`.
 fn check(queue: &Queue, given: Outgoing, too_large: &str) -> Result<Checked, SqsError> {
     let body = check_body(given.message_body)?;
     let attributes = check_attributes(given.message_attributes)?;

@@ -46,7 +46,7 @@ impl Request {
         Ok(json!({"TaskHandle": handle(task, &self.arn_of(&source.name))}))
     }
 
-    /// Ends a task. What it has moved stays moved.
+    /// Ends a task. Messages already moved stay moved.
     pub(super) async fn cancel_move_task(&self, input: CancelMoveTask) -> Result<Value, SqsError> {
         let handle = input.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
         let (task, source) =

@@ -274,7 +274,7 @@ async fn without_signatures_no_browser_and_no_other_name_is_answered() {
     sqs.end().await;
 }
 
-/// What another account has does not exist, however it is named.
+/// Queues of another account do not exist, however they are named.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_other_accounts_do_not_exist() {
     let own = "123456789012";

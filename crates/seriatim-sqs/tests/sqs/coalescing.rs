@@ -148,7 +148,7 @@ async fn a_send_that_waits_for_a_transaction_waits_alone() {
         .unwrap();
     let mut waits = ask_all(&sqs, "SendMessage", [message(&url, 0)]);
     until_blocked(&sqs, 1).await;
-    // Of these, one more has the id of the open transaction.
+    // One of these also has the deduplication id of the open transaction.
     let sends = (0..MANY).map(|number| message(&url, number));
     let mut sends = ask_all(&sqs, "SendMessage", sends);
     waits.push(sends.remove(0));
@@ -231,7 +231,7 @@ async fn entries_of_batches_have_their_own_answers() {
         ids.extend((0..10).map(id));
     }
     assert_eq!(ids.len(), 360);
-    // What is received has the ids that its sender was told.
+    // Received messages have the ids that their senders were given.
     let mut received = 0;
     while received < 360 {
         let messages = sqs.receive(&url).await;

@@ -1,4 +1,4 @@
-//! What differs from AWS on purpose, as far as no other file tries it.
+//! Deliberate deviations from AWS that no other file tests.
 
 use serde_json::json;
 

@@ -132,7 +132,7 @@ async fn odd_json_is_refused() {
         assert!(answer.body.contains(error), "{start}: {}", answer.body);
     }
     assert_eq!(sqs.number("select count(*) from seriatim.job").await, 0);
-    // Of a member that comes twice the last one counts, as SDKs' own readers have it.
+    // If a member comes twice, the last one counts, as in the SDKs' own readers.
     let mut request = sqs.request("SendMessage", &json!({}));
     *request.body_mut() = send(r#""MessageBody":"first","MessageBody":"last""#).into();
     assert_eq!(sqs.send(request).await.status, 200);

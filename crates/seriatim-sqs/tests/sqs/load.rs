@@ -116,7 +116,7 @@ async fn load(clients: usize, rounds: usize) {
             at(100)
         );
     }
-    // What was sent behind the last receive.
+    // Messages that were sent after the last receive.
     loop {
         let left = sqs.receive(&url).await;
         if left.is_empty() {

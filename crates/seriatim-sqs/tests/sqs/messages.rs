@@ -469,7 +469,8 @@ async fn numbers_are_decimal_and_stay_as_they_were_sent() {
     sqs.end().await;
 }
 
-/// As tracing agents send it: in a header of the request. What a message says itself goes before.
+/// Tracing agents send the trace in a header of the request. A message's own trace takes
+/// precedence.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_of_the_request_is_that_of_its_messages() {
     let sqs = Sqs::start().await;

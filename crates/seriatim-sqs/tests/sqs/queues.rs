@@ -21,7 +21,7 @@ async fn a_queue_is_made_once_and_found() {
         (400, Some("QueueAlreadyExists;Sender"))
     );
     assert_eq!(sqs.call("GetQueueUrl", json!({"QueueName": "q"})).await["QueueUrl"], url);
-    // What seriatim has too counts for every producer.
+    // A setting that seriatim has as well counts for every producer.
     assert_eq!(sqs.number("select delay_ms from seriatim.queue where name = 'q'").await, 5000);
 
     for name in ["", "a b", "a/b", "q.fifo", &"x".repeat(81)] {
@@ -207,7 +207,7 @@ async fn a_purge_empties_a_queue_once_a_minute() {
     let (error, text) = sqs.refusal("PurgeQueue", json!({"QueueUrl": url})).await;
     assert_eq!(error, "PurgeQueueInProgress");
     assert_eq!(text, "Only one PurgeQueue operation on q.fifo is allowed every 60 seconds.");
-    // What was in flight is gone too, and holds up its group no more.
+    // The messages in flight are gone too, and no longer hold up their group.
     let input = json!({"QueueUrl": url, "ReceiptHandle": received[0]["ReceiptHandle"], "VisibilityTimeout": 0});
     sqs.refusal("ChangeMessageVisibility", input).await;
     assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);

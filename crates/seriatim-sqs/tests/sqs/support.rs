@@ -35,7 +35,7 @@ pub struct Sqs {
 pub struct Answer {
     pub status: u16,
     pub body: String,
-    /// Of the header with the name of the error that the Query protocol has.
+    /// The header with the error's name in the Query protocol.
     pub query_error: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl Sqs {
         answer.json()
     }
 
-    /// What an operation is refused with: the name of the error, and its text.
+    /// Returns the name and the text of the error with which an operation is refused.
     pub async fn refusal(&self, operation: &str, input: Value) -> (String, String) {
         let answer = self.ask(operation, input).await;
         assert_ne!(answer.status, 200, "{operation}: {}", answer.body);

@@ -38,7 +38,8 @@ async fn a_message_ends_a_wait() {
     let sqs = Sqs::start().await;
     let url = sqs.queue("q.fifo").await;
     let begun = Instant::now();
-    // Of an SQS client, of SQL, behind a delete, behind a message that is given back.
+    // A message sent by a client, one behind a deleted message, one given back, and one sent by
+    // SQL.
     let (received, ()) =
         tokio::join!(sqs.receive_with(&url, wait()), sqs.send_to(&url, "g", &["1"]));
     assert_eq!(bodies(&received), ["1"]);

@@ -22,7 +22,7 @@ pub(in crate::action) enum Verb {
     Discard,
 }
 
-/// What became of dead letters, chunk by chunk.
+/// The counts of dead letters done so far, chunk by chunk.
 #[derive(Default)]
 struct Tally {
     jobs: u64,

@@ -1,11 +1,11 @@
-//! What was done, or would be, in words.
+//! The effects of actions, done or previewed, in words.
 
 use serde::Serialize;
 use seriatim::Redriven;
 
 use crate::action::undo::Undo;
 
-/// What was done, or would be.
+/// The effect of an action, done or previewed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Effect {
     pub(crate) message: String,
@@ -14,13 +14,13 @@ pub(crate) struct Effect {
     pub(crate) jobs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overtaken: Option<u64>,
-    /// Those of the jobs that go from a dead-letter queue back to where they failed.
+    /// The number of these jobs that go from a dead-letter queue back to where they failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) moved_back: Option<u64>,
     /// There is more to do: the same again, with this as `after` in `matching`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<i64>,
-    /// What takes it back.
+    /// The request that takes the action back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) undo: Option<Undo>,
 }

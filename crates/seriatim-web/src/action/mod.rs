@@ -1,4 +1,4 @@
-//! What an operator can do from the page: each action's preview, its right, its effect in words.
+//! The actions of an operator on the page: each action's preview, its right, its effect in words.
 
 mod act;
 mod buttons;
@@ -51,7 +51,7 @@ pub(crate) enum Action {
     CancelMoveTask { queue: String, task: i64 },
 }
 
-/// What a move task is to do.
+/// The parameters of a move task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) from: String,

@@ -1,4 +1,4 @@
-//! What takes a change back.
+//! Requests that take a change back.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ impl Undo {
     }
 }
 
-/// Returns what takes a pause, or the end of one, back. Looked for before it is done, as the reason
-/// and the end of a pause go with it.
+/// Returns the request that takes a pause, or the end of a pause, back. It is made before the
+/// action, which removes the reason and the end of a pause.
 pub(in crate::action) async fn undo(
     app: &App,
     action: &Action,

@@ -12,7 +12,7 @@ use crate::error::WebError;
 const QUEUES: usize = 50;
 const IN_QUEUE: u32 = 10;
 
-/// What was found.
+/// The results of a search.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Found {
     pub(crate) queues: Vec<String>,

@@ -63,7 +63,7 @@ pub(crate) struct Lane {
     pub(crate) explanation: GroupExplanation,
     /// The failed job that halted it.
     pub(crate) halted_by: Option<JobView>,
-    /// Those that ended lately, in order, without the one that halted it.
+    /// Its jobs that ended lately, in order, without the job that halted it.
     pub(crate) recent: Vec<JobView>,
     /// The first of its unfinished jobs, in order.
     pub(crate) jobs: Vec<JobView>,

@@ -1,5 +1,5 @@
-//! What the pages and the API show. Each function reads one thing through the client; pages and
-//! API share them.
+//! The data that the pages and the API show. Each function reads one thing through the client;
+//! pages and API share them.
 
 mod failed;
 mod find;

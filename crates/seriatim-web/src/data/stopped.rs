@@ -1,5 +1,5 @@
-//! What stands until an operator acts: halted, paused and parked groups, paused queues, queues that
-//! no processor or receiver serves, and claims of processors that are gone.
+//! Work that stands until an operator acts: halted, paused and parked groups, paused queues, queues
+//! that no processor or receiver serves, and claims of processors that are gone.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ const GROUPS: u32 = 25;
 /// Bounds the groups that are listed.
 const LISTED: usize = 50;
 
-/// What stands, the oldest first.
+/// The work that stands, the oldest first.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stopped {
     pub(crate) queues: Vec<PausedQueue>,
@@ -37,7 +37,7 @@ pub(crate) struct UnservedQueue {
     pub(crate) since: DateTime<Utc>,
 }
 
-/// Returns what stands in all queues.
+/// Returns the work that stands in all queues.
 pub(crate) async fn stopped(app: &App) -> Result<Stopped, WebError> {
     let states = [GroupState::Halted, GroupState::Paused, GroupState::Parked];
     let all = queues(app).await?;

@@ -46,7 +46,7 @@ pub(crate) fn routes() -> Router<Shared> {
 #[template(path = "layout.html")]
 struct Layout<'a> {
     title: &'a str,
-    /// What goes before relative addresses.
+    /// The prefix of relative addresses.
     base: &'a str,
     style: String,
     script: String,

@@ -1,4 +1,4 @@
-//! What templates write: names made visible, ages in words, rows.
+//! The values that templates write: visible names, ages in words, rows.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -254,7 +254,7 @@ pub(crate) struct RowView {
     pub(crate) paused: Option<PauseView>,
     pub(crate) wait: Option<When>,
     pub(crate) depth: String,
-    /// What the depth counts.
+    /// The word after the depth: `deep` or `parked`.
     pub(crate) counts: &'static str,
     /// The length of the bar, up to 100. Each tenfold is a third.
     pub(crate) bar: u32,
@@ -413,7 +413,7 @@ impl NodeRow {
     }
 }
 
-/// What an operator did.
+/// An operator's change, as a row of the log.
 pub(crate) struct OperationRow {
     pub(crate) at: When,
     pub(crate) actor: String,

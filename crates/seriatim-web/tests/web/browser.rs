@@ -194,7 +194,7 @@ async fn dead_letters_are_picked_and_redriven_by_keys() {
     browser.press(ENTER).await;
     browser.reads("#told", "2 jobs that failed run again").await;
     shop.drained("orders", "b").await;
-    // What is picked outlasts a refresh.
+    // Picked jobs stay picked across a refresh.
     let boxes = "return document.querySelectorAll('input[name=pick]').length";
     eventually("two are left", async || browser.script(boxes).await == 2).await;
     browser.press("j").await;

@@ -46,7 +46,7 @@ impl Drop for Driver {
 
 /// Starts the driver; `None` if none is installed.
 async fn driver() -> Option<Driver> {
-    // Of two that take a port at the same time, one ends.
+    // If two drivers take a port at the same time, one of them ends.
     for _ in 0..5 {
         let started = Command::new("chromedriver")
             .arg("--port=0")

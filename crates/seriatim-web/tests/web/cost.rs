@@ -1,4 +1,4 @@
-//! What the pages cost the database, at a million jobs in 100,000 groups.
+//! The cost of the pages for the database, at a million jobs in 100,000 groups.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ async fn used_since(pool: &PgPool, before: &HashMap<i32, Duration>) -> Duration 
 async fn cost(pool: &PgPool, page: SocketAddr, path: &str) -> (Duration, Duration) {
     let (mut cost, mut longest) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..TIMES {
-        // What was read or rendered a moment ago would be shown again.
+        // Data read, or a page rendered, a moment ago would be shown again.
         sleep(Duration::from_millis(1_100)).await;
         let (before, begin) = (used(pool).await, Instant::now());
         let answer = get(page, path, ANN).await;

@@ -107,8 +107,8 @@ async fn pages_of_dead_letters_follow_each_other() {
     shop.close().await;
 }
 
-/// Those of a group run in their original order, however they were named, and what has run before
-/// them is told first.
+/// Dead letters of a group run in their original order, however they were named. The preview
+/// reports how many later jobs have run before them.
 #[tokio::test(flavor = "multi_thread")]
 async fn picked_ones_are_redriven_in_order() {
     let jobs = [("a", "poison", "1"), ("a", "poison", "2"), ("b", "poison", "3")];

@@ -1,4 +1,4 @@
-//! What the pages and the API show.
+//! The contents of the pages and of the API.
 
 use axum::Router;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! That every page can be read and used by all: contrast, narrow screens, the keyboard alone, and
-//! a refresh that moves nothing. Each check runs in the browser, on what it really shows.
+//! Every page can be read and used by all: contrast, narrow screens, the keyboard alone, and a
+//! refresh that moves nothing. Each check runs in the browser, on the rendered page.
 
 use serde_json::Value;
 use seriatim_web::Access;
@@ -173,7 +173,7 @@ async fn a_telephone_scrolls_no_page_sideways() {
     shop.close().await;
 }
 
-/// What can be pressed is reached by Tab, in the order in which it is shown, and shows its focus.
+/// Every control is reached by Tab, in the order shown, and shows its focus.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_is_reached_by_tab_and_shows_its_focus() {
     let Some(browser) = browser(false, 1280).await else { return };

@@ -28,7 +28,7 @@ enum Level {
     Problem,
 }
 
-/// What a check found.
+/// One finding of a check.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -40,7 +40,7 @@ struct Finding {
     made: bool,
 }
 
-/// What one check found.
+/// All findings of one check.
 struct Findings {
     check: &'static str,
     found: Vec<Finding>,

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::suites::{SUITES, client};
 use crate::support::PATIENCE;
 
-/// What the process of a server is told: its database and its address.
+/// The environment variables of a server's process: its database and its address.
 const DATABASE: &str = "SERIATIM_SUITES_DATABASE";
 const ADDRESS: &str = "SERIATIM_SUITES_ADDRESS";
 /// How often all workers of a queue may be slow to get further.

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 /// The folder of scripts and lists.
 const SUITES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suites");
 
-/// What `install.sh` has installed.
+/// The folder that `install.sh` installs into.
 fn installed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/sqs")
 }

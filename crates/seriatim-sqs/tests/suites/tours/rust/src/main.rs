@@ -1,4 +1,4 @@
-//! What aws-sdk-sqs does with the server at the address given. It speaks JSON.
+//! A tour of aws-sdk-sqs, which speaks JSON, with the server at the given address.
 
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_sqs::error::ProvideErrorMetadata;
