@@ -50,7 +50,7 @@ fn expect(queue: &str, name: &str, label: Option<(&str, &str)>, value: f64) {
     assert!((found - value).abs() < 1e-9, "{name} {labels:?} is {found}, not {value}");
 }
 
-/// What handlers need.
+/// The state that the handlers need.
 #[derive(Clone)]
 struct Shop {
     pool: PgPool,

@@ -1,9 +1,10 @@
 -- Adoption: flags become turns.
 --
--- A flag is read without a lock. It goes only with a row that this transaction has inserted; or has
--- locked while it was free, as the next read of its head comes later; or has share-locked while it
--- was claimed, as its settle has not passed its exclusive lock, and a later read sees the job. That
--- is why nothing strands (P3). The end of an attempt clears its job's flag as well.
+-- A flag is read without a lock. It goes only with one of three rows: a row that this transaction
+-- has inserted; a free row that it has locked, as the next read of its head comes later; or a
+-- claimed row that it has share-locked, as its settle has not passed its exclusive lock, and a
+-- later read sees the job. So nothing strands (P3). The end of an attempt clears its job's flag as
+-- well.
 --
 -- A row is inserted behind its group's lock (`lock_new_groups`), held until the commit, after a
 -- look by a snapshot that is younger than that lock (`read_heads`). So a group has one row, any

@@ -1,6 +1,6 @@
--- The move of a job to another queue: it keeps its id, and so its place among the ids of its group
--- there. Only jobs that a claim of their own has ended, or that are queued, are moved. What finds a
--- job by its id, and locks it then, must ask for the queue once more.
+-- The move of a job to another queue: the job keeps its id, and so its place among the ids of its
+-- group there. Only jobs that a claim of their own has ended, or that are queued, are moved. A
+-- statement that finds a job by its id, and locks it then, must check the queue once more.
 --
 -- Moves jobs that this transaction has locked, and flags each: those that come before it may be
 -- there already. Without `to_queue`, each goes back to the queue that it came from. Their attempts

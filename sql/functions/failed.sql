@@ -1,9 +1,10 @@
--- What follows when an attempt has failed: the policy that counts, and what becomes of the job and
--- of its group when no attempt is left. Workers, receivers and operators call these functions.
+-- The consequences of a failed attempt: the policy that counts, and the fate of the job and its
+-- group when no attempt is left. Workers, receivers and operators call these functions.
 
--- Returns what is stored about failures of a job, as `queue_settings` has it: its own limit of
--- attempts goes before its queue's, and its group's policy before its queue's. What is null is not
--- stored: the caller's default counts. `cancel_requested`: the job is to be cancelled.
+-- Returns the settings that are stored about failures of a job, as `queue_settings` has them. The
+-- job's own limit of attempts goes before its queue's, and its group's policy before its queue's. A
+-- setting that is null is not stored: the caller's default counts. `cancel_requested`: the job is
+-- to be cancelled.
 create or replace function {schema}.failure_policy(of_job bigint) returns jsonb
 language sql stable as $$
   select {schema}.queue_settings(j.queue)

@@ -1,7 +1,7 @@
--- Returns what there is to say of a group: its state, its head and its numbers, up to 1,001 each.
--- Of several states that apply, the first counts: running, halted, paused, resting (its head is not
--- due), ready, parked, idle. By plain reads, each by one index. It has no settings of its own, so
--- that a query takes it in.
+-- Returns the state of a group, its head and its numbers, up to 1,001 each. If several states
+-- apply, the first counts: running, halted, paused, resting (its head is not due), ready, parked,
+-- idle. It uses plain reads, each by one index. It has no settings of its own, so that a query can
+-- inline it.
 --
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
 -- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so

@@ -89,9 +89,9 @@ begin
   where g.ctid = any (line) and g.claim is null and g.halted_at is null;
 end $$;
 
--- Moves up to `n` queued jobs of a queue; without `to_queue`, those that came from another queue go
--- back there. Of a group a first part is moved, which ends before a job that stays. A group that is
--- held, as leave_group says, is left to the next call.
+-- Moves up to `n` queued jobs of a queue. Without `to_queue`, jobs that came from another queue go
+-- back there. The jobs of a group are moved up to the first one that stays. A group that is held
+-- (see leave_group) is left to the next call.
 --
 -- Returns how many it moved.
 --
@@ -139,11 +139,11 @@ begin
   return cardinality(all_ids);
 end $$;
 
--- Starts a task that moves what waits in `from_queue` to `to_queue`, or without that each job to
--- the queue that it came from as a dead letter (those that came from none are left). At most
--- `per_second` jobs a second, over all servers; without that as fast as it goes. Maintenance
--- carries it out. Refuses a second task for the same queue. Of older ones of the queue ten are
--- kept. Returns the task's id.
+-- Starts a task that moves the waiting jobs of `from_queue` to `to_queue`. Without `to_queue`, each
+-- job goes back to the queue that it came from as a dead letter, and jobs that came from none are
+-- left. The task moves at most `per_second` jobs a second, over all servers; without that, it runs
+-- as fast as it can. Maintenance carries it out. Refuses a second task for the same queue. Ten
+-- older tasks of the queue are kept. Returns the task's id.
 create or replace function start_move_task(from_queue text, to_queue text default null,
   per_second integer default null, reason text default null, actor text default session_user) returns bigint
 language plpgsql volatile set search_path from current as $$
@@ -181,8 +181,8 @@ begin
   return task;
 end $$;
 
--- Ends a task. What it has moved stays moved. Returns how many jobs that is; null if no such task
--- is running.
+-- Ends a task. Jobs that it has moved stay moved. Returns their number; null if no such task is
+-- running.
 --
 -- Locks: the task's row; waits for the transaction that moves a batch.
 create or replace function cancel_move_task(task bigint, reason text default null,

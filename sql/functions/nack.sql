@@ -1,9 +1,9 @@
 -- Gives the job of a receipt back to its place; it is due after `delay`, and its group waits for
--- it. Those behind it that were received with it go back too, with nothing held against them, and
--- their receipts become stale. Without a `delay`, the backoff of the queue's settings says when; by
--- default it waits 1 s, and twice as long each time. Out of attempts, it ends as failed or goes to
--- the dead-letter queue, and the group does what its setting says, or else the queue's. Returns as
--- ack does.
+-- it. Jobs behind it that were received with it go back too, with nothing held against them, and
+-- their receipts become stale. Without a `delay`, the backoff of the queue's settings counts; by
+-- default the job waits 1 s, and twice as long each time. Out of attempts, it ends as failed or
+-- goes to the dead-letter queue, and the group follows its own setting, or else the queue's.
+-- Returns the same as ack.
 create or replace function nack(receipt text, delay interval default null, error text default null)
 returns text
 language plpgsql volatile set search_path from current {pinned} as $$
@@ -14,7 +14,7 @@ end $$;
 
 -- Gives back the jobs of receipts, as far as they are held; with `forgive` the attempts are not
 -- held against them. The last of a group comes first, as those behind a job go back with it.
--- Returns what each receipt came to.
+-- Returns the outcome per receipt.
 create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text,
   forgive boolean, until timestamptz) returns text[]
 language plpgsql volatile as $$

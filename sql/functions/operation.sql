@@ -1,5 +1,5 @@
--- Writes down what an operator did, in the transaction of the change. Without an actor nobody asked
--- for that. What changed nothing is not written.
+-- Records an operator's action, in the transaction of the change. Without an actor, no operator
+-- asked for the change: nothing is recorded. Nor is an action that changed nothing.
 create or replace function record_operation(actor text, action text, queue text, group_id text,
   job_id bigint, reason text, affected bigint) returns void
 language plpgsql volatile set search_path from current as $$

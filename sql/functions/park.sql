@@ -1,6 +1,6 @@
--- Parks a group by hand: its next job ends as failed, and those that wait behind it step aside with
--- it, as if it had been out of attempts. Of a halted group, those behind the job that halted it.
--- Maintenance carries it out; until then the group is halted.
+-- Parks a group by hand: its next job ends as failed, and the jobs that wait behind it step aside
+-- with it, as if it had been out of attempts. In a halted group, the jobs behind the job that
+-- halted it step aside. Maintenance carries it out; until then the group is halted.
 --
 -- `job` is the failed one. Null: the group runs `running`; or no job of it waits; or (`busy`)
 -- another transaction has a row, or no worker has adopted the group yet.

@@ -1,5 +1,6 @@
 -- Pauses a queue, or one group of it: no job of it starts. Running jobs go on. With `until` the
--- pause ends by itself then. What is paused stays paused since then, with the new reason and end.
+-- pause ends by itself then. A queue or group that is paused already keeps the time of its pause,
+-- and takes the new reason and end.
 --
 -- A row of the group that rests until another end is looked at again.
 --

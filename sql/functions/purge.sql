@@ -73,9 +73,9 @@ begin
   return coalesce(cardinality(ids), 0);
 end $$;
 
--- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Those that receivers
--- have end as cancelled: their receipts are stale then. Workers are asked to cancel theirs. Returns
--- how many of each.
+-- Ends up to `n` jobs of a queue that are in flight, up to the id `up_to`. Jobs of receivers end as
+-- cancelled, and their receipts are stale then. Workers are asked to cancel their jobs. Returns the
+-- number of each.
 --
 -- Locks: rows of receivers' claims NO KEY UPDATE, skips.
 create or replace function purge_in_flight(of_queue text, up_to bigint, n integer, reason text, actor text,
@@ -142,9 +142,10 @@ end $$;
 -- many: with fewer than `n` all were cancelled that no other transaction has locked. Running and
 -- parked jobs are left alone, and a halted group stays halted.
 --
--- With `everything` jobs in flight end too: what receivers have is cancelled, and their receipts
--- are stale; workers are asked to cancel. Then the deduplication ids of jobs that have ended
--- are forgotten. `n` and the number count all of these. That is of a whole queue.
+-- With `everything` jobs in flight end too: jobs of receivers are cancelled, and their receipts are
+-- stale; workers are asked to cancel theirs. Then the deduplication ids of jobs that have ended are
+-- forgotten. `n` and the number count all of these. `everything` is for a whole queue, not for a
+-- group.
 --
 -- Locks: the jobs, and rows of receivers' claims, NO KEY UPDATE, skips.
 create or replace function purge(queue text, group_id text default null, n integer default 1000,

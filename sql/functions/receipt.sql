@@ -61,9 +61,10 @@ begin
 end $$;
 
 -- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,
--- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. Of the
--- held, and of those alone, `groups` has the group; null: the job has none. If one is busy before
--- the time `until`, it raises SQ000, before anything is written: the caller is to try again.
+-- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. `groups`
+-- has the group of each held receipt, and of no other; null: the job has none. If a receipt is busy
+-- before the time `until`, the function raises SQ000 before anything is written: the caller is to
+-- try again.
 --
 -- A strict claim that is over is stale, by the clock as its row is read. If a claim was not over
 -- yet, the lock keeps it until the caller's commit, however late that is. With `late` a job without

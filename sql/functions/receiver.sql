@@ -134,8 +134,8 @@ begin
 end $$;
 
 -- Returns whether receivers serve a queue: one asked in the last five minutes (programs may sleep
--- for that long between two polls), or has a job of it that is still invisible. Of the jobs in
--- flight 100 with a group are looked at, and 100 without.
+-- for that long between two polls), or has a job of it that is still invisible. It reads up to 100
+-- jobs in flight with a group, and up to 100 without.
 create or replace function receivers_serve(of_queue text) returns boolean
 language sql stable set search_path from current as $$
   select exists (select from receiver r where r.queue = of_queue and r.asked_at > now() - interval '5 min')

@@ -1,7 +1,7 @@
 -- Locks those of `ids` that are dead letters: jobs that have failed, unless others are parked with
--- them, and jobs that wait in a dead-letter queue. Those that a receiver has looked at there, and
--- whose visibility is over, are queued again first: where nobody receives, no receive would take
--- them over.
+-- them, and jobs that wait in a dead-letter queue. Jobs that a receiver has received there, and
+-- whose visibility is over, are queued again first: if nobody receives, no receive would take them
+-- over.
 --
 -- Locks: the jobs NO KEY UPDATE, skips.
 create or replace function lock_dead_letters(ids bigint[]) returns bigint[]
@@ -29,11 +29,11 @@ begin
   end loop;
 end $$;
 
--- Queues dead letters again, those of one group in their original order and before its other jobs.
--- Their attempts begin anew, an expiry that is over is cleared, and halts by them end. Those that
--- wait in a dead-letter queue are moved back to the queue that they came from (`moved_back`). Left
--- out are jobs that others are parked with, jobs that are no dead letters, and locked ones; in a
--- dead-letter queue also those of a group that is held, as leave_group says.
+-- Queues dead letters again. The dead letters of one group keep their original order, before its
+-- other jobs. Their attempts begin anew, an expiry that is over is cleared, and halts by them end.
+-- Dead letters that wait in a dead-letter queue are moved back to the queue that they came from
+-- (`moved_back`). Jobs that others are parked with, jobs that are no dead letters, and locked jobs
+-- are left out; so are jobs in a dead-letter queue if their group is held (see leave_group).
 --
 -- `overtaken`: as `begun_behind` says.
 --

@@ -12,7 +12,7 @@ use crate::interleavings::support::steps::{KEEP, failed, retried, succeeded};
 
 /// Where jobs are moved to.
 const DEAD: &str = "dead";
-/// What makes a statement ask for the queue of a job that it locks by its id.
+/// The condition by which a statement that locks a job by its id checks its queue again.
 const ASKS_AGAIN: &str = " and j.queue = any (array[terms.queue])";
 
 /// Moves what waits in the queue, up to `n` jobs. Returns how many it moved.

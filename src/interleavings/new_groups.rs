@@ -107,7 +107,7 @@ async fn groups_beyond_the_slots_are_ready_for_other_workers() {
     scene.end().await;
 }
 
-/// What an adopter without its group's lock would do.
+/// The insert of an adopter that does not hold its group's lock.
 const INSERT: &str = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
     select queue, group_id, now(), id from seriatim.job j where flagged \
     and not exists (select from seriatim.queue_group g where g.group_id = j.group_id) \

@@ -1,8 +1,8 @@
-//! What operators do to jobs that wait, beside the claims of those (P2).
+//! Operators' changes to waiting jobs, beside claims of the same jobs (P2).
 //!
 //! A claim writes nothing to the job of a group. So a statement of an operator may lock a job that
-//! was claimed since the statement began, and see it as it was. Whether a claim names it is asked
-//! in a later statement.
+//! was claimed since the statement began, and see it as it was. A later statement checks whether a
+//! claim names the job.
 
 use sqlx::AssertSqlSafe;
 
@@ -14,7 +14,7 @@ use crate::store::HoldAnswer;
 /// Where jobs are moved to, or came from.
 const OTHER: &str = "other";
 
-/// What the lock of a single job asks of it.
+/// The condition under which a single job is locked.
 const LOCKS_ONE: &str = "j.id = of_job and j.status::text = any (states)";
 
 /// A request of an operator about the one job that there is.
@@ -112,7 +112,7 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
             let (changed, _) = operator.await.unwrap();
             if wrong {
                 assert_eq!(changed, 1, "{sql}");
-                // What makes a job due writes nothing to one that was. It says that it has.
+                // `run_now` writes nothing to a job that was due already, yet it counts the job.
                 assert!(is_broken(&scene, job).await || sql.contains("run_now"), "{sql}");
             } else {
                 assert_eq!((changed, scene.status(job).await.as_str()), (0, "started"), "{sql}");

@@ -296,8 +296,8 @@ where group_id is null;
 insert into seriatim.cancel_request (job_id) values (8);
 select setval('seriatim.job_id_seq', 100)";
 
-/// Its programs are stopped first. What receivers have they may still ack; what workers had is
-/// taken over as any claim whose lease is over.
+/// The programs of version 8 are stopped first. Receivers may still ack their jobs. The jobs of
+/// workers are taken over, as with any claim whose lease is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_of_version_8_go_on_in_version_9() {
     let database = TestDatabase::create().await.unwrap();

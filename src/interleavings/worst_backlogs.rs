@@ -95,8 +95,8 @@ async fn heads_that_are_locked_hide_no_idle_group() {
         begin(&mut locker).await;
         run(&mut locker, "select from seriatim.job for update").await;
         is_found(&scene).await;
-        // The worker has put those off that were in line, and the next look at each is later. Of
-        // the others it has put a few in line: each claim reads the flags of the rest.
+        // The worker has put off the groups that were in line, and reads each of them again later.
+        // If none was in line, it has put only a few there: each claim reads the flags of the rest.
         let later = "select count(*) from seriatim.queue_group where rechecks > 0";
         let later = scene.number(later).await;
         assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");

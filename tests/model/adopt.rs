@@ -147,8 +147,8 @@ impl Protocol {
         }
     }
 
-    /// Clears the flags behind the job that a row sleeps for, by what a new statement sees. That
-    /// job keeps its own: it may have been cancelled since it was read.
+    /// Clears the flags behind the job that a row sleeps for, by the snapshot of a new statement.
+    /// The job itself keeps its flag: it may have been cancelled since it was read.
     pub fn clear_behind(&self, s: &mut State, w: usize, head: u8) {
         let flags = s.snapshot(w).adoptable();
         let all = self.is(Mutation::ClearOfSleeper);

@@ -51,8 +51,9 @@ impl Protocol {
         s.workers[w].step = Step::HeadSee { seen };
     }
 
-    /// Returns the lowest candidate. Of a free group these are the jobs from `head_id` on, and from
-    /// the lowest flag on. Of a claim that is taken over it is its first job that has not ended.
+    /// Returns the lowest candidate. In a free group, the candidates are the jobs from `head_id`
+    /// on, and from the lowest flag on. In a claim that is taken over, the candidate is its first
+    /// job that has not ended.
     fn head_snapshot(&self, rows: &Rows, group: &GroupRow) -> HeadSnapshot {
         let unfinished = rows.unfinished();
         let head = if group.jobs != 0 && !self.is(Mutation::ReclaimLowest) {

@@ -17,13 +17,13 @@ pub enum Request {
     Cancel(u8),
     Skip(u8),
     Retry(u8),
-    /// Of all dead letters with which no job is parked.
+    /// Redrives all dead letters with which no job is parked.
     Redrive,
     Unhalt,
     RedriveParked,
     /// To another queue.
     Move(u8),
-    /// Of the node that has the claim: its claims are suspected.
+    /// Releases the node that has the claim: its claims are suspected.
     ReleaseNode,
 }
 

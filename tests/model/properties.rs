@@ -1,4 +1,4 @@
-//! The promises that hold in every state. That everything ends is in `ending`.
+//! The promises that hold in every state. The promise that everything ends is in `ending`.
 
 use stateright::Property;
 

@@ -37,7 +37,7 @@ pub struct Enqueue {
 
 /// A configuration: the work, and the faults that may occur.
 #[derive(Debug, Clone, Default)]
-#[allow(clippy::struct_excessive_bools)] // What there is and what is not.
+#[allow(clippy::struct_excessive_bools)] // Each switches one thing on.
 pub struct Protocol {
     pub producers: Vec<Enqueue>,
     pub workers: usize,

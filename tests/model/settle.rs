@@ -85,7 +85,7 @@ impl Protocol {
         }
     }
 
-    /// Of a mutation: retires by the snapshot of the statement that has only now locked the row.
+    /// For a mutation: retires by the snapshot of the statement that has only now locked the row.
     pub fn retire_at_once(&self, s: &mut State, w: usize, drained: bool) {
         if s.lock_group(w, Lock::Update).is_some() && drained {
             s.delete_group(w);

@@ -202,7 +202,7 @@ pub struct Faults {
 
 /// Record for the properties alone; not in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[allow(clippy::struct_excessive_bools)] // What was seen and what was not.
+#[allow(clippy::struct_excessive_bools)] // Each records one thing.
 pub struct Seen {
     /// For each job, those that must have ended before it starts: they were committed when it was
     /// enqueued.

@@ -18,7 +18,7 @@ pub struct Claim {
     pub token: u8,
     /// The job of the turn that runs, or is next.
     pub job: u8,
-    /// Those behind it in the turn, a bit for each.
+    /// The jobs behind it in the turn, a bit for each.
     pub followers: u8,
     pub attempts: u8,
     pub exhausted: bool,

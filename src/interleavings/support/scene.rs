@@ -18,7 +18,7 @@ pub(in crate::interleavings) struct Scene {
     pub(in crate::interleavings) db: TestDatabase,
     pub(in crate::interleavings) store: Arc<Store>,
     pub(in crate::interleavings) options: QueueOptions,
-    /// Of a group, in one turn.
+    /// Maximum number of a group's jobs in one turn.
     pub(in crate::interleavings) jobs_per_turn: usize,
     me: tokio::sync::Mutex<PgConnection>,
 }

@@ -122,7 +122,7 @@ fn each_violation_is_found_and_what_looks_like_one_is_not() {
 #[test]
 fn the_order_of_the_lines_does_not_matter() {
     for (what, case, expected) in cases() {
-        // What is said of one enqueue twice has its order.
+        // Two events of the same enqueue must keep their order.
         if *what == "one whose answer came after all" {
             continue;
         }

@@ -283,7 +283,8 @@ async fn a_clock_jumps_back_by_seconds() {
     clock_jumps(&[-10]).await;
 }
 
-/// What was there waits for the time that it had. So the clock is put right in the end.
+/// Jobs from before the jump keep their due times, and wait for them. So the clock is put right in
+/// the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_jumps_back_by_an_hour_and_is_put_right() {
     clock_jumps(&[-3_600, 3_600]).await;

@@ -77,7 +77,7 @@ async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
     }
 }
 
-/// Slots go from turn to turn on one connection while there are prefetched ones. Those that were
+/// Slots go from turn to turn on one connection while there are prefetched ones. Turns that were
 /// claimed on the new server are not held on the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
@@ -120,8 +120,8 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
     assert_eq!(errors.but_slow_checks(), [""; 0]);
 }
 
-/// A lease keeps the presence on the old server, and with it the sessions beside the pool. What was
-/// prefetched on the new one is released there.
+/// A lease keeps the presence on the old server, and with it the sessions beside the pool. Jobs
+/// that were prefetched on the new server are released there.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetched_jobs_are_released_where_they_were_claimed() {
     let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());

@@ -1,4 +1,4 @@
-//! What goes wrong around the library: servers, networks, clocks, disks and lost answers.
+//! Faults around the library: servers, networks, clocks, disks and lost answers.
 //! Random programs live here too, because a checker decides what they have shown.
 //! A failure of one handler or one job is no fault: it belongs in `features`.
 //! The failover that P6 promises belongs in `promises`.

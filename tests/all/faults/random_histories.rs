@@ -192,7 +192,7 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
         }
     }
     assert_eq!(acts.len(), 10, "every act comes");
-    // What cannot be left out is all that stays.
+    // Only the parts that cannot be left out remain.
     let mut program = generate(1, true, 1);
     let has_savepoint = |program: &Program| format!("{program}").contains("Savepoint");
     assert!(has_savepoint(&program), "{program}");

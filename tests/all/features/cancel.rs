@@ -121,7 +121,7 @@ async fn a_running_job_is_told_and_decides() {
             assert_eq!(job.result, Some(json!("done all the same")));
         }
     }
-    // What was behind them ran, no request is left, and no other handler was told.
+    // The jobs behind them ran, no request is left, and no other handler was asked to stop.
     nothing_remains(pool).await;
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
     let told = log.entries();

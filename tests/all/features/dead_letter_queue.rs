@@ -181,7 +181,7 @@ async fn dead_letters_are_listed_in_the_queue_that_they_failed_in() {
     let expected = "q dead, other dead, q dead, q dead, q dead, q";
     assert_eq!(value::<String>(pool, view).await, expected);
     assert_eq!(job(pool, of_q[0].id).await.moved_from.as_deref(), Some("q"));
-    // What is in flight there is not one of them, nor what has ended.
+    // A job in flight there is no dead letter, nor is a job that has ended.
     client.receive(pool, Receive::new("dead").group("g")).await.unwrap();
     assert_eq!(listed(pool, "q").await.len(), 4);
 }
@@ -300,7 +300,7 @@ async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.operation").await, 0);
     assert_eq!(client.discard_jobs(pool, &[id]).await.unwrap(), 1);
     assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
-    // What was enqueued there is no dead letter.
+    // A job that was enqueued there is no dead letter.
     let own: i64 =
         value(pool, "select id from seriatim.job where queue = 'dead' and moved_from is null")
             .await;
@@ -328,7 +328,7 @@ async fn a_redrive_moves_dead_letters_back_in_order() {
     assert_eq!(client.redrive(pool, "q", 100).await.unwrap().moved_back, 1);
     let back = taken(pool, "q").await;
     assert_eq!(back.into_iter().filter(|data| *data != 5).collect::<Vec<_>>(), [1, 3, 4, 8]);
-    // Those of another queue stay, and so does a job that was enqueued there.
+    // Dead letters of another queue stay, and so does a job that was enqueued there.
     assert_eq!(client.redrive(pool, "dead", 100).await.unwrap().jobs, 0);
     assert_eq!(taken(pool, "dead").await, [2, 6]);
     let did = "select string_agg(concat_ws(' ', action, queue, affected), ', ' order by id) \

@@ -1,5 +1,5 @@
-//! What an enqueue refuses, before any SQL and with words that help; and what is just within the
-//! limits.
+//! The limits of an enqueue: values beyond them are refused before any SQL, with words that help;
+//! values just within them are taken.
 
 use std::collections::HashMap;
 use std::time::Duration;

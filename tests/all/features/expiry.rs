@@ -60,7 +60,7 @@ async fn an_expired_job_ends_without_an_attempt_and_halts_nothing() {
     assert_eq!(ended(pool, jobs[0].id()).await.status, JobStatus::Succeeded);
 }
 
-/// What the group says of its failures does not count for a job that expired.
+/// The group's policy for failures does not count for a job that expired.
 async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts) {
     for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
         let database = database().await;

@@ -1,4 +1,4 @@
-//! What a processor does while there is nothing to do.
+//! A processor that has nothing to do.
 
 use std::time::{Duration, Instant};
 

@@ -48,7 +48,7 @@ async fn start(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
     for _ in 0..4 {
         let run = handler_with(inside.clone(), async |inside, _, _| {
             let _entered = inside.enter();
-            // What makes runs overlap.
+            // Makes runs overlap.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(5..30))).await;
             Ok(Value::Null)
         });
@@ -108,7 +108,7 @@ async fn the_limit_holds_while_sessions_are_killed_and_all_ends() {
         while inside.runs.load(Ordering::SeqCst) < runs + 4 && runs < 60 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Those of holds, claims, settles, monitors and listeners alike.
+        // The sessions of holds, claims, settles, monitors and listeners alike.
         let sql = format!(
             "select count(pg_terminate_backend(pid)) from pg_stat_activity \
              where datname = current_database() and pid <> pg_backend_pid() \

@@ -1,4 +1,4 @@
-//! What a producer can say about a job, and where it is seen.
+//! The settings that a producer can give a job, and where they are seen.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ fn leased(name: &str, lease: Duration) -> QueueOptions {
     queue(name).hold(Hold::Lease(lease))
 }
 
-/// Waits until so many processes are seen to live. Those that died are known for a while.
+/// Waits until so many processes are seen to live. Processes that died are known for a while.
 async fn present(pool: &PgPool, processors: i64) {
     let present = "select count(*) from seriatim.processor p where exists (select from pg_locks l \
          where l.locktype = 'advisory' and l.objsubid = 1 and l.granted \

@@ -1,5 +1,4 @@
-//! What succeeds in a turn that a lease keeps: quick successes are recorded together, slow ones one
-//! by one.
+//! Successes in a turn that a lease keeps: quick ones are recorded together, slow ones one by one.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What a user can ask for: one file for each feature of a job, a group, a queue or a handler.
+//! The features for users: one file for each feature of a job, a group, a queue or a handler.
 //! The helpers for the tests of users are features too.
 //! A test that concerns one of the promises P1 to P10 belongs in `promises`.
-//! What only an operator calls or sees belongs in `operations`.
+//! A feature that only an operator calls or sees belongs in `operations`.
 
 mod blocking_handlers;
 mod building;

@@ -17,7 +17,7 @@ use crate::support::{
 struct Bench {
     database: TestDatabase,
     log: Log,
-    /// What the handlers of "slow" wait at.
+    /// Holds up the handlers of "slow".
     gate: Gate,
     running: Running,
 }
@@ -87,7 +87,7 @@ async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
 
     let next = enqueue(pool, "q", "g", "next").await;
     let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &"ungrouped")).await.unwrap().id();
-    // What runs goes on, and another queue is not touched.
+    // Running jobs go on, and another queue is not touched.
     bench.gate.pass(1);
     assert_eq!(ended(pool, slow).await.status, JobStatus::Succeeded);
     bench.others_go_on("other").await;

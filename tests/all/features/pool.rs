@@ -1,4 +1,4 @@
-//! What processors take of a pool: waiting for a connection costs no attempt, and says what to
+//! Processors' use of a pool: waiting for a connection costs no attempt, and an error says what to
 //! change.
 
 use std::time::{Duration, Instant};

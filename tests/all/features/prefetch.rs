@@ -92,8 +92,8 @@ impl Bench {
         claims.iter().filter(|jobs| !jobs.iter().any(|job| ran.contains_key(job))).count()
     }
 
-    /// Enqueues jobs until some were prefetched while all slots are stuck. That fails for a while
-    /// where jobs take long, on a machine under load.
+    /// Enqueues jobs until some were prefetched while all slots are stuck. On a machine under load
+    /// jobs take long, and it may need several tries.
     async fn prefetches(&self, pool: &PgPool) {
         let deadline = Instant::now() + PATIENCE * 2;
         loop {
@@ -282,7 +282,7 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
             bench.unstick();
         }
         drained(pool, "q").await;
-        // What comes behind others is only known for what it is when it was claimed.
+        // The settings of a job behind others are only known when it is claimed.
         enqueue(pool, 60, |job| job).await;
         let sticky = (0..30).map(|_| like(NewJob::new("q", "sticks")));
         seriatim::enqueue_many(pool, sticky).await.unwrap();
@@ -305,7 +305,7 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
     }
 }
 
-/// What makes the hold of a prefetched job fail, in the message that has settled another turn.
+/// Ways to make the hold of a prefetched job fail, in the message that has settled another turn.
 const FAILING_HOLDS: [&str; 2] = [
     "raise exception 'no lock' using errcode = '55P03'",
     "perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(10)",
@@ -313,7 +313,7 @@ const FAILING_HOLDS: [&str; 2] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
-    // Of another group's turn, and of the next job of the same one.
+    // The hold of another group's turn, and of the next job of the same turn.
     for (failing, turn) in
         FAILING_HOLDS.into_iter().flat_map(|failing| [(failing, 1), (failing, 2)])
     {

@@ -149,7 +149,7 @@ async fn what_is_stored_goes_before_what_a_processor_says() {
     assert_eq!(dead.attempts, 2);
     assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Parked);
 
-    // What is stored counts from then on, and so does what is not stored any more.
+    // A stored setting counts from then on, and so does the removal of one.
     let aside = QueueSettings::new("q").out_of_attempts(None).dead_letter_queue("dead".to_owned());
     client.configure_queue(pool, aside).await.unwrap();
     let moved = enqueue(pool, "q", "moves", 1).await;

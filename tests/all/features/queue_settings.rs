@@ -1,4 +1,4 @@
-//! What holds for a queue in the whole fleet.
+//! The settings of a queue, which hold in the whole fleet.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 /// How long the remains of a process may be there.
 const CLEAN_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a child process does: see [`child`].
+/// The environment variable that selects how a child process ends: see [`child`].
 const ENDING: &str = "SERIATIM_TEST_ENDING";
 
 async fn count(pool: &PgPool, table: &str) -> Result<i64, sqlx::Error> {
@@ -273,7 +273,7 @@ async fn poll<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
     }
 }
 
-/// What a server must not leave.
+/// The folder and the address that a server must not leave behind.
 struct Remains {
     folder: PathBuf,
     address: String,
@@ -327,7 +327,7 @@ fn ready(child: &mut Child) -> Vec<String> {
         let (_, words) = line.split_once("ready ")?;
         Some(words.split_whitespace().map(str::to_owned).collect())
     });
-    // What it prints at its end needs a reader, or printing fails.
+    // The output at its end needs a reader, or printing fails.
     child.stdout = Some(output.into_inner());
     line.expect("the child starts its server")
 }

@@ -35,7 +35,7 @@ async fn served(hold: Hold, slice: Duration) -> Vec<String> {
     let run = handler_with((log.clone(), slice), async |(log, slice), job, data| {
         log.add(format!("{} {data}", job.group().unwrap()));
         if slice == SHORT {
-            // What uses the slice up.
+            // Uses the slice up.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(json!(null))
@@ -58,7 +58,7 @@ async fn served(hold: Hold, slice: Duration) -> Vec<String> {
 /// A slice of three or four handlers.
 const SHORT: Duration = Duration::from_millis(18);
 
-/// What a group served with others may make them wait for: its slice, and no more.
+/// A group that is served with others makes them wait for its slice, and no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_keeps_its_slot_for_its_slice_and_then_waits() {
     for hold in HOLDS {
@@ -325,7 +325,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
             Ok(json!(null))
         })
     };
-    // Of jobs that have one attempt each, none is started before its time.
+    // No job that has one attempt is started before its time.
     let once = long(Hold::Transaction).retry(RetryPolicy::new(1));
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
     let running = processor(&database, 4)
@@ -531,7 +531,7 @@ async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
     }
 }
 
-/// What a claim and a settle cost must not grow beyond the time that their statements have.
+/// The cost of a claim or a settle must not grow beyond the time limit of its statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
     for hold in HOLDS {

@@ -18,7 +18,7 @@ use crate::support::{
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
 /// More than a busy machine takes for a test.
 const SLACK: f64 = 20.0;
-/// What the server's clock and the process's may differ by.
+/// Maximum difference between the server's clock and the process's, in seconds.
 const CLOCKS: f64 = 2.0;
 
 /// The waits of an attempt in seconds, and when it began by the server's clock.

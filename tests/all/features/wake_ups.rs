@@ -199,7 +199,7 @@ async fn an_enqueue_sends_no_wake_up_where_many_others_just_have() {
         seems_idle("16, 'q', '0', '0', 0").await,
         "their groups were busy: they sent no wake-up"
     );
-    // What the library enqueues at once is due as it is created.
+    // A job that the library enqueues without a delay is due as it is created.
     seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
     let at_once = "select run_at <= created_at from seriatim.job where group_id = 'g'";
     assert!(value::<bool>(pool, at_once).await);

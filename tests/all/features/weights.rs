@@ -13,7 +13,7 @@ use crate::support::{
     FnHandler, Gate, Log, database, drained, enqueue, handler_with, job_of, processor, queue,
 };
 
-/// What handlers do in these tests: say that they started, and wait at a gate if there is one.
+/// The handlers of these tests: they log their start, and wait at a gate if there is one.
 #[derive(Clone, Default)]
 struct Bench {
     starts: Log,
@@ -156,7 +156,7 @@ async fn a_queue_alone_with_work_has_all_slots() {
         vec![("heavy", queue("heavy").weight(100)), ("light", queue("light").concurrency(10))];
     let _running = bench.start(&database, 3, queues).await;
     bench.starts.wait_for(3).await;
-    // Room is left in the queue, but none in the processor. What is heavy waits for a slot too.
+    // The queue has room left, but the processor has none. A heavy job waits for a slot too.
     enqueue(database.pool(), "heavy", "g", 1).await;
     bench.gate.as_ref().unwrap().pass(1);
     let starts = bench.starts.wait_for(4).await;

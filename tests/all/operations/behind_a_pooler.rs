@@ -16,7 +16,7 @@ use crate::support::{
 const LEASE: Duration = Duration::from_secs(4);
 const SESSIONS: u32 = 10;
 
-/// What a transaction pooler hands on to the next client.
+/// Reads the settings that a transaction pooler hands on to the next client.
 const LEFT: &str = "select current_setting(name) from unnest(array[
     'statement_timeout', 'lock_timeout', 'enable_seqscan', 'enable_hashjoin', 'jit',
     'default_transaction_isolation', 'default_transaction_read_only']) name";

@@ -1,4 +1,4 @@
-//! What errors say: the reason in the first line, with its SQLSTATE, and what to do.
+//! The texts of errors: the reason in the first line, with its SQLSTATE, and what to do.
 
 use std::time::Duration;
 

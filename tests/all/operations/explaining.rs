@@ -487,7 +487,7 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     says(pool, job, &["To do: unpause_queue lets a worker take it over"]).await;
 }
 
-/// What a retry gave anew is in the limit that is told.
+/// The limit that is shown includes the attempts that a retry added.
 #[tokio::test]
 async fn no_attempt_is_told_beyond_its_limit() {
     let database = database().await;

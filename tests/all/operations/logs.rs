@@ -1,4 +1,4 @@
-//! What is logged of jobs: spans around enqueues and handlers, one event for each ended attempt.
+//! The log of jobs: spans around enqueues and handlers, one event for each ended attempt.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ async fn one_collection_serves_all_that_ask() {
     assert_eq!(client.receive(pool, Receive::new("mail").group("b")).await.unwrap().len(), 1);
     client.pause_queue(pool, "paused \"queue\"", None).await.unwrap();
 
-    // Of many that ask at once, one collects.
+    // If many ask at once, one collects.
     let asked = futures::future::join_all((0..5).map(|_| client.collect_metrics(pool, EVERY)));
     let collected = asked.await.into_iter().filter(|asked| *asked.as_ref().unwrap()).count();
     assert_eq!(collected, 1);
@@ -59,7 +59,7 @@ async fn one_collection_serves_all_that_ask() {
     assert_eq!(metrics.fleet.job_ids, Some(6));
     assert!(metrics.age_s.is_some_and(|age| age < 15.0));
 
-    // What is gone is gone from the metrics too.
+    // A queue that is gone is gone from the metrics too.
     by_hand(pool, "delete from seriatim.queue").await;
     by_hand(
         pool,
@@ -73,7 +73,7 @@ async fn one_collection_serves_all_that_ask() {
     assert!(refused.to_string().contains("it must be a second at least"), "{refused}");
 }
 
-/// What Prometheus itself says of the text.
+/// Prometheus's own tool checks the text.
 #[tokio::test]
 async fn the_text_is_what_prometheus_reads() {
     let db = database().await;
@@ -97,7 +97,7 @@ async fn the_text_is_what_prometheus_reads() {
     assert!(said.status.success(), "{}\n{text}", String::from_utf8_lossy(&said.stderr));
 }
 
-/// What a scrape of a process shows whose recorder has buckets, as the guide says: of one that
+/// Returns the scrape of a process whose recorder has buckets, as in the guide. The process
 /// enqueues, receives, runs a job that fails, and cannot claim from another schema.
 async fn scrape_of_a_process() -> String {
     let seconds = Matcher::Suffix(String::from("_seconds"));

@@ -1,4 +1,4 @@
-//! What an operator does and sees: start, shutdown, deletion, redrive, explanations, logs and
+//! Actions and views of operators: start, shutdown, deletion, redrive, explanations, logs and
 //! poolers.
 //! A server or a network that fails belongs in `faults`.
 //! The schema, the roles and the SQL functions belong in `sql`.

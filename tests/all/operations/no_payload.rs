@@ -1,5 +1,5 @@
-//! What jobs carry is in no line of the log and in no error, however they end; it takes a handler
-//! to put it there.
+//! Data that jobs carry is in no line of the log and in no error, however the jobs end. Only a
+//! handler can put it there.
 
 use std::io;
 use std::sync::{Arc, Mutex};

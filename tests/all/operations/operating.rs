@@ -1,4 +1,4 @@
-//! What operators ask of many jobs at once: redrive, purge, release a node.
+//! Operators' requests about many jobs at once: redrive, purge, release of a node.
 
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     .await;
     assert_eq!(statuses, 3700, "cancelled, and none deleted");
     assert_eq!(job(pool, ids[3700]).await.status, JobStatus::Queued, "another queue");
-    // Those that come later run as ever, also where the group slept.
+    // Jobs that come later run as ever, even in a group that slept.
     let later = enqueued(pool, ["busy", "asleep"].map(|group| job_of("q", group, 1))).await;
     ended(pool, later[1]).await;
     gate.pass(1);

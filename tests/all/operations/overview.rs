@@ -193,7 +193,7 @@ async fn receivers_serve_the_queues_that_they_ask() {
     let served = async || client.queues(pool).await.unwrap().remove(0).served;
     let explained = async || client.explain_group(pool, "q", "b").await.unwrap().unserved;
     assert!(!served().await && explained().await.is_some());
-    // Of two receives in open transactions neither waits for the other.
+    // Two receives in open transactions do not wait for each other.
     let (mut one, mut other) = (pool.begin().await.unwrap(), pool.begin().await.unwrap());
     let take = Receive::new("q").visibility(Duration::from_mins(5));
     let first = client.receive(&mut *one, take.clone()).await.unwrap().remove(0);

@@ -1,4 +1,4 @@
-//! What operators read, as JSON.
+//! The values that operators read, as JSON.
 
 use std::time::Duration;
 

@@ -251,7 +251,7 @@ async fn a_dropped_running_claims_no_more_and_lets_its_jobs_end() {
     eventually(pool, listening, 0_i64).await;
 }
 
-/// What [`child`] works on.
+/// The environment variable with the database that [`child`] works on.
 const DATABASE: &str = "SERIATIM_TEST_SHUTDOWN";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -387,7 +387,7 @@ fn a_runtime_that_ends_at_once_leaves_no_thread_behind() {
             .unwrap()
             .start_when_ready()
     });
-    // Before any of its tasks began. What the processor's own thread has goes with it.
+    // They are dropped before any task began. The processor's own thread drops what it has, too.
     drop(runtime);
     drop(running);
     let begun = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! What each verb does to a job in each state, as the guide has it.
+//! The effect of each verb on a job in each state, as in the guide.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the README promises, P1 to P10: one file for each promise.
+//! The promises of the README, P1 to P10: one file for each promise.
 //! This file and those it names are compiled once for each hold, because every hold keeps them.
 //! A test that belongs to one hold, or to a feature beyond the promises, belongs in `features`.
 

@@ -33,7 +33,7 @@ async fn stale_worker(act: &str) {
     let next = enqueue(pool, "q", "g", "go on").await;
     let held = announced(&log, "g", 1).await;
     heard(&log, |said| said == "stale: waits").await;
-    // What keeps its claim: the locks of a session, and under a lease the presence of its process.
+    // A session's locks keep its claim, and under a lease also the presence of its process.
     let mut sessions = vec![held.pid];
     if HOLD != Hold::Transaction {
         let present = "select count(*) from seriatim.processor where presence_key is not null";
@@ -106,7 +106,7 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
 /// and reports.
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
-    // What the begin of a hold has in it.
+    // A part of the message that begins a hold.
     let hold =
         if HOLD == Hold::Transaction { "hold_job" } else { "set local statement_timeout = 0" };
     let proxy = Proxy::start(&database.url(), Some(hold)).await;

@@ -150,7 +150,7 @@ async fn are_ready(log: &Log, workers: usize) {
     .await;
 }
 
-/// What the sweep had to repair: nothing strands by itself.
+/// Returns the repairs of the sweep: nothing strands by itself.
 fn stranded(log: &Log) -> Vec<String> {
     let mut errors = log.entries();
     errors.retain(|entry| entry.contains(": error: Stranded"));

@@ -1,5 +1,5 @@
-//! P3: a committed enqueue comes to an end or is still there; nothing strands. What hand-made SQL
-//! strands, the sweep finds, repairs and reports.
+//! P3: a committed enqueue comes to an end or is still there; nothing strands. The sweep finds,
+//! repairs and reports jobs that hand-made SQL strands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,5 +1,5 @@
-//! P4, P2: a handler that ends its job's transaction by hand has failed for good. What it committed
-//! stays, so no other attempt may write it again.
+//! P4, P2: a handler that ends its job's transaction by hand has failed for good. Its committed
+//! writes stay, so no other attempt may write them again.
 
 use std::time::Duration;
 

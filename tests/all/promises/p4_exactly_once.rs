@@ -14,7 +14,7 @@ use crate::support::{
     Log, by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor, value,
 };
 
-/// What an asynchronous failover does if it loses more ids than a sequence is logged ahead.
+/// Does the same as an asynchronous failover that loses more ids than a sequence is logged ahead.
 async fn lose(pool: &PgPool, job: i64) {
     by_hand(pool, format!("delete from seriatim.job where id = {job}")).await;
     by_hand(pool, format!("select setval('seriatim.job_id_seq', {job}, false)")).await;

@@ -19,7 +19,7 @@ use crate::support::{
     jobs_where, nothing_remains, processor, value,
 };
 
-/// What DESIGN promises for a worker or a session that is killed.
+/// The time that P6 promises for a worker or a session that is killed.
 const PROMISED: Duration = Duration::from_secs(3);
 
 /// The middle one: a single figure may be spoiled by whatever else the machine does.

@@ -18,14 +18,14 @@ use crate::support::{
 /// How many jobs are run before the counters are read again.
 const JOBS: usize = 200;
 
-/// What is read for a job: rows and index entries, and pages.
+/// The reads for a job: rows and index entries, and pages.
 #[derive(Debug, Clone, Copy)]
 struct Reads {
     rows: f64,
     pages: f64,
 }
 
-/// What all sessions that have ended have read.
+/// Returns the reads of all sessions that have ended.
 async fn read_so_far(conn: &mut PgConnection) -> (i64, i64) {
     let others = "select count(*) from pg_stat_activity \
         where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
@@ -45,8 +45,8 @@ async fn read_so_far(conn: &mut PgConnection) -> (i64, i64) {
     (counted.get(0), counted.get(1))
 }
 
-/// What a processor reads for each job that it runs from a backlog of so many. `groups` says what
-/// becomes of the groups' rows.
+/// Returns a processor's reads for each job that it runs from a backlog of this many. `groups` is
+/// SQL that may change the groups' rows.
 async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
     let database = database().await;
     let mut filler = database.connect().await.unwrap();

@@ -21,7 +21,7 @@ async fn act(job: &mut ActiveJob, data: Value, log: &Log) -> Result<Value, JobEr
     match data.as_str() {
         Some("fail") => Err(JobError::retry("as asked")),
         Some("slow") => {
-            // What makes the group a slow one.
+            // Makes the group a slow one.
             tokio::time::sleep(Duration::from_millis(300)).await;
             Ok(json!(null))
         }

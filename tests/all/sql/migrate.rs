@@ -423,8 +423,8 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     assert_eq!(errors.0.entries(), [""; 0]);
 }
 
-/// What Citus has in its catalogue on a node of that group; 0 is the coordinator's. A stand-in:
-/// Citus is not here.
+/// Creates the tables that Citus has in its catalogue, on a node of that group; 0 is the
+/// coordinator's. They are a stand-in: Citus is not here.
 async fn like_citus(database: &TestDatabase, group: i32) {
     by_hand(
         database.pool(),

@@ -1,7 +1,7 @@
 //! The library without Rust: the schema, its migrations and roles, and the functions for other
 //! languages.
 //! A case that both languages can run belongs in `sql_functions`.
-//! What only the Rust library does belongs in `features`.
+//! A case for the Rust library alone belongs in `features`.
 
 mod hostile_schemas;
 pub mod migrate;

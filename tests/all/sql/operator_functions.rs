@@ -1,4 +1,4 @@
-//! What operators may call and select in SQL, and the page about it.
+//! The functions and views for operators in SQL, and the page about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -37,7 +37,7 @@ async fn functions(pool: &PgPool) -> BTreeMap<String, (Vec<String>, bool)> {
     rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect()
 }
 
-/// What begins with `seriatim.`, up to a bracket.
+/// Returns the names between `seriatim.` and a bracket.
 fn called(text: &str) -> BTreeSet<String> {
     let calls = text.split("seriatim.").skip(1);
     let names = calls.filter_map(|call| call.split_once('(')).map(|(name, _)| name);

@@ -38,7 +38,7 @@ async fn an_ack_commits_with_the_callers_writes_or_not_at_all() {
         let mut tx = pool.begin().await.unwrap();
         sqlx::query("insert into effect values (1)").execute(&mut *tx).await.unwrap();
         client.ack_with(&mut *tx, &receipt, &"sent").await.unwrap();
-        // What is locked is skipped, by receivers as by others. Another ack says so in the end.
+        // A receiver skips the locked job, as others do. Another ack fails with `Busy` in the end.
         assert!(receive(pool, Receive::new("q")).await.is_empty());
         let error = client.ack(pool, &receipt).await.unwrap_err();
         assert!(matches!(error, ReceiveError::Busy { job } if job == id), "{error}");
@@ -94,7 +94,7 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
     running.shutdown(Duration::from_secs(10)).await;
 }
 
-/// What must be true of every run: the group's jobs before it are done, and no other one runs.
+/// Checks every run: the group's jobs before it are done, and no other job of the group runs.
 #[derive(Clone, Default)]
 struct Oracle(Arc<Mutex<Books>>);
 
@@ -314,7 +314,7 @@ async fn several_requests_are_received_for_and_share_no_group() {
     let what = Receive::new("q").max(5).together(true).requests(3);
     let received = receive(pool, what.clone()).await;
     let groups: String = received.iter().map(|job| job.group.as_deref().unwrap()).collect();
-    // What would begin an answer behind others of its group stays.
+    // A job stays if it would begin an answer behind others of its group.
     assert_eq!(groups, "aaaabccccd");
     for (job, n) in received.iter().zip([0, 1, 2, 3, 0, 0, 1, 2, 3, 0]) {
         assert_eq!((&job.data, job.attempt), (&json!(n), 1));

@@ -86,7 +86,7 @@ fn is_denied(error: &dyn std::error::Error) {
     assert!(words.contains("permission denied"), "{words}");
 }
 
-/// What none of the roles may do.
+/// Statements that none of the roles may run.
 const OWNERS: [&str; 9] = [
     "create table seriatim.mine ()",
     "drop table seriatim.job",

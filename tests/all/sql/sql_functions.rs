@@ -54,7 +54,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a step came to.
+    /// Returns the outcome of a step.
     async fn step(&mut self, step: &str) -> String {
         self.steps += 1;
         let sql = step.replace("{q}", &self.queue);

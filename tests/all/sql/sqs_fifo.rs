@@ -1,4 +1,4 @@
-//! What users of SQS FIFO rely on, where no other file shows it: see docs/sqs-fifo.md.
+//! Behaviour that users of SQS FIFO rely on, where no other file shows it: see docs/sqs-fifo.md.
 
 use std::time::Duration;
 

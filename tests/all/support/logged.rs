@@ -1,4 +1,4 @@
-//! What the library logs in the thread of a test.
+//! The library's log in the thread of a test.
 
 use std::io::{Result, Write};
 use std::sync::{Arc, LazyLock, Mutex};

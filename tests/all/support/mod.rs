@@ -1,7 +1,7 @@
-//! What tests of several folders share: handlers, a log of what ran, waiting for events, probes of
-//! the tables.
+//! Helpers that tests of several folders share: handlers, a log of what ran, waiting for events,
+//! probes of the tables.
 //! Machines for tests live here too: worker processes, proxies, poolers and network namespaces.
-//! What one file alone needs belongs in that file.
+//! A helper that one file alone needs belongs in that file.
 
 pub mod logged;
 pub mod namespace;
@@ -133,7 +133,7 @@ impl JobHandler for FnHandler {
     }
 }
 
-/// What happened, in order, and a way to wait for it.
+/// A log of what happened, in order, and a way to wait for it.
 #[derive(Clone, Default)]
 pub struct Log {
     entries: Arc<Mutex<Vec<String>>>,
@@ -340,7 +340,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         .join(": ")
 }
 
-/// What a processor reported to its error hook, each with its sources.
+/// The errors that a processor reported to its error hook, each with its sources.
 #[derive(Clone, Default)]
 pub struct Errors(pub Log);
 
@@ -364,7 +364,7 @@ impl Errors {
         entries
     }
 
-    /// Those whose variant has this name.
+    /// Returns the errors whose variant has this name.
     pub fn named(&self, variant: &str) -> Vec<String> {
         let mut entries = self.0.entries();
         entries.retain(|entry| entry.split(':').next() == Some(variant));
@@ -372,7 +372,7 @@ impl Errors {
     }
 }
 
-/// What handlers wait at until the test lets them pass.
+/// A gate at which handlers wait until the test lets them pass.
 #[derive(Clone)]
 pub struct Gate(Arc<Semaphore>);
 

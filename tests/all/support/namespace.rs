@@ -19,8 +19,7 @@ impl Namespace {
     pub fn new() -> Result<Self, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (pid, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        // Of a network that is for documentation: no real one has these addresses. But another run
-        // may.
+        // The addresses are for documentation: no real network has them. But another run may.
         let free = (0..63).map(|n| (pid + made + n) % 63 * 4).find(|part| {
             let show = ["-o", "addr", "show", "to", &format!("198.51.100.{part}/30")];
             ip(&show).is_ok_and(|found| found.is_empty())
@@ -72,7 +71,7 @@ impl Drop for Namespace {
     }
 }
 
-/// What `ip` printed.
+/// Runs `ip`. Returns its output.
 fn ip(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("ip").args(arguments).output();
     match output {

@@ -21,9 +21,9 @@ pub enum Weather {
     Narrow(u32),
     /// Nothing gets through, not even the end of a connection.
     Silent,
-    /// What is open is reset, and nothing new is let in.
+    /// Open connections are reset, and no new one is let in.
     Broken,
-    /// What is open stays, and new connections are refused, as by a server that is down.
+    /// Open connections stay, and new ones are refused, as by a server that is down.
     Refusing,
 }
 

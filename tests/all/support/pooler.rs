@@ -33,7 +33,7 @@ pub struct Pooler {
     _folder: tempfile::TempDir,
 }
 
-/// What lets sqlx's prepared statements be: no name is there for the next transaction.
+/// Settings that allow sqlx's prepared statements: no name is left for the next transaction.
 const FORGETS: &str = "server_reset_query = deallocate all\nserver_reset_query_always = 1\n";
 
 impl Pooler {

@@ -17,7 +17,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// What its sessions are called in `pg_stat_activity`.
+    /// The name of its sessions in `pg_stat_activity`.
     pub const NAME: &str = "through the proxy";
 
     /// A proxy in front of the database at `url`. It cuts itself before it forwards, for the first
@@ -64,7 +64,7 @@ impl Proxy {
         self.cut.subscribe().wait_for(|cut| *cut).await.unwrap();
     }
 
-    /// What was held back gets through, and all else again.
+    /// Lets everything through again, and the data that was held back.
     pub fn mend(&self) {
         self.cut.send_replace(false);
     }

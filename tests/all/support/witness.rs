@@ -120,7 +120,7 @@ async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) ->
     }
 }
 
-/// What broke a promise. Empty is good.
+/// The violations of promises. Empty is good.
 #[derive(Debug, Default, PartialEq)]
 pub struct Findings {
     /// P2: values that two handlers saw, or that were overwritten, by place.

@@ -17,9 +17,9 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::support::witness;
 use crate::support::{Log, chain, handler_with};
 
-/// What the process is told.
+/// The environment variable with the settings of the process.
 const VARIABLE: &str = "SERIATIM_TEST_WORKER";
-/// What its messages begin with, among what the test harness writes.
+/// The beginning of its messages, among the output of the test harness.
 const MARK: &str = "worker: ";
 
 /// A worker's settings.
@@ -67,7 +67,7 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a worker. What it says goes to the log, behind its name.
+    /// Starts a worker. Its messages go to the log, behind its name.
     pub fn start(name: impl Into<String>, settings: &Settings, log: &Log) -> Self {
         let program = std::env::current_exe().unwrap();
         Self::start_as(name, Command::new(program), settings, log)

@@ -1,4 +1,4 @@
-//! What a claim's commit writes, and the settles of claimed groups.
+//! The writes of a claim's commit, and the settles of claimed groups.
 
 use super::Adoption;
 use super::state::{Group, JobState, State, bits, each};

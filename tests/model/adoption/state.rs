@@ -62,8 +62,8 @@ pub struct Claim {
     pub started_at: [Option<i8>; GROUPS],
     /// Groups whose rows or advisory locks the transaction has.
     pub locked: u8,
-    /// Of those, the ones it has started, and the ones that it could not start; rows of the latter
-    /// that it has written to sleep.
+    /// The locked groups that it has started. `refused` are those that it could not start, and
+    /// `asleep` those of them whose rows it has written to sleep.
     pub started: u8,
     pub refused: u8,
     pub asleep: u8,
@@ -97,7 +97,7 @@ pub fn each(bits: u8) -> impl Iterator<Item = usize> {
 }
 
 impl State {
-    /// What a new statement of the session sees: its own writes as well.
+    /// Returns the state that a new statement of the session sees, with the session's own writes.
     pub fn seen_by(&self, session: usize) -> ([JobState; JOBS], [Group; GROUPS]) {
         let own = &self.claims[session];
         let cleared = |job: usize| own.cleared & 1 << job != 0;

@@ -6,7 +6,7 @@
 
 use super::{order, outcomes};
 
-/// What it is about, the history, the promises that it breaks.
+/// The subject, the history, and the promises that it breaks.
 pub type Case = (&'static str, &'static str, &'static [&'static str]);
 
 pub fn cases() -> impl Iterator<Item = &'static Case> {

@@ -1,4 +1,4 @@
-//! What came of jobs: P3, P4, P9 and P10.
+//! Outcomes of jobs: P3, P4, P9 and P10.
 
 use super::cases::Case;
 

@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What needs nothing but the server, with how often each comes in a mixture.
+    /// The faults that need nothing but the server, each with its weight in a mixture.
     pub const MIXTURE: [(Self, usize); 16] = [
         (Self::WorkerKilled, 60),
         (Self::WorkerFrozen, 3),
@@ -227,7 +227,7 @@ impl Driver {
 
     async fn comes_back(&mut self, kind: Kind, begin: Time) {
         let deadline = Instant::now() + MS(60_000);
-        // What a killed postmaster leaves behind still has its memory for a moment.
+        // The processes that a killed postmaster leaves behind keep its memory for a moment.
         while let Err(error) = self.server.start_again().await {
             assert!(Instant::now() < deadline, "{error}");
             sleep(MS(20)).await;
@@ -281,7 +281,7 @@ impl Driver {
                 Err(_) if !ended => {
                     ended = sqlx::query(end).execute(&self.pool).await.is_ok();
                 }
-                // What becomes free is taken at once.
+                // A connection that becomes free is taken at once.
                 Err(_) => sleep(MS(5)).await,
             }
         }

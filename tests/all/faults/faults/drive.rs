@@ -65,7 +65,7 @@ pub struct Injected {
     pub process: Option<String>,
 }
 
-/// What a round has, and leaves to be judged.
+/// The state of a round, which is judged afterwards.
 pub struct Round {
     pub folder: TempDir,
     pub recorder: Recorder,
@@ -259,12 +259,12 @@ impl Driver {
         }
     }
 
-    /// What is left to be judged.
+    /// Returns the round, to be judged, and leaves an empty one.
     pub fn take_round(&mut self) -> Round {
         std::mem::replace(&mut self.round, Round::new(0))
     }
 
-    /// What the server takes for the time, in seconds.
+    /// Returns the time by the server's clock, in seconds since the epoch.
     pub async fn time(&self) -> i64 {
         let time = sqlx::query_scalar("select extract(epoch from clock_timestamp())::int8");
         time.fetch_one(&self.pool).await.unwrap()

@@ -16,7 +16,7 @@ use seriatim_history::Promise;
 use seriatim_history::event::{Delayed, Ended, Event, Found, Time};
 use seriatim_history::{History, check, tell};
 
-/// What rounds came to, added up.
+/// The results of rounds, added up.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub jobs: usize,
@@ -25,9 +25,9 @@ pub struct Figures {
     pub broken: BTreeMap<String, usize>,
     pub stories: Vec<String>,
     pub faults: BTreeMap<Kind, Recovery>,
-    /// What handlers' own errors cost their groups.
+    /// Times from a handler's own error to its group's next success.
     pub own: Vec<Duration>,
-    /// What the error hook was told, by variant.
+    /// Numbers of errors that reached the error hook, by variant.
     pub errors: BTreeMap<String, usize>,
     pub drains: Vec<Duration>,
     /// Groups' successes that never came.
@@ -40,7 +40,7 @@ pub struct Figures {
     pub woken: Vec<Duration>,
 }
 
-/// What faults of one kind came to.
+/// The results of the faults of one kind.
 #[derive(Debug, Default)]
 pub struct Recovery {
     pub times: usize,
@@ -85,7 +85,7 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     figures.add(&history, &round);
 }
 
-/// What the processes wrote, and what is said besides.
+/// Reads the events that the processes wrote, and those in `besides`.
 fn read(round: &Round, besides: &str) -> Result<History, String> {
     let mut all: Box<dyn Read> = Box::new(std::io::Cursor::new(besides.to_owned()));
     for file in &round.files {
@@ -127,9 +127,9 @@ pub struct Went {
 }
 
 impl Figures {
-    /// A handler that was frozen past its lease did nothing meanwhile: it ended when it was frozen,
-    /// as far as others can tell. So did one that was about to begin. What it does when it wakes
-    /// up, before it is dropped, is told apart.
+    /// A handler that was frozen past its lease did nothing meanwhile: for others, it ended when it
+    /// was frozen. The same holds for a handler that was about to begin. The time from its wake-up
+    /// until it is dropped is recorded separately.
     fn thaw(&mut self, history: &mut History, round: &Round) {
         let frozen = |fault: &&Injected| fault.kind == Kind::WorkerFrozen && fault.from < fault.end;
         for fault in round.injected.iter().filter(frozen) {
@@ -152,8 +152,8 @@ impl Figures {
                 let all: Vec<_> = job.runs.iter().map(|run| (run.start, run.attempt)).collect();
                 for run in job.runs.iter_mut().filter(|run| run.process == process) {
                     let Some((end, _)) = &mut run.end else { continue };
-                    // Its claim was found to stand just before. What it did then was taken over
-                    // meanwhile.
+                    // Its claim was found to stand just before the freeze. The job was taken over
+                    // before this run started.
                     let was_let_in = (fault.woken..fault.woken + AWAKE).contains(&run.start)
                         && all.iter().any(|&(at, next)| at < run.start && next > run.attempt)
                         && let_in.insert(group);

@@ -20,23 +20,23 @@ pub const QUEUE: &str = "q";
 /// So many that no job runs out of them by a fault.
 pub const ATTEMPTS: u32 = 10_000;
 
-/// What is enqueued, and how fast.
+/// The jobs that are enqueued, and how fast.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     pub groups: usize,
     pub batch: usize,
     pub pause: Duration,
-    /// Of so many jobs one does something slow or risky.
+    /// One job in this many does something slow or risky.
     pub odd: usize,
-    /// Of those, some deadlock or fail to serialize.
+    /// Some of the odd jobs deadlock or fail to serialize.
     pub risky: bool,
-    /// Of so many of the others one writes an effect, the rest are only seen.
+    /// One in this many of the other jobs writes an effect; the rest are only seen.
     pub writes: usize,
     /// No more is enqueued while so many jobs wait.
     pub backlog: usize,
 }
 
-/// What the producers of a round share.
+/// The state that the producers of a round share.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub stop: AtomicBool,
@@ -85,7 +85,7 @@ impl Producer {
         while !self.shared.stop.load(Ordering::Relaxed) {
             if self.shared.unfinished.load(Ordering::Relaxed) < self.load.backlog {
                 let (begin, end) = WAYS[fastrand::usize(..WAYS.len())];
-                // What is refused or lost shows here; a session in an unknown state is not used
+                // A refused or lost batch shows here; a session in an unknown state is not used
                 // again.
                 if timeout(Duration::from_secs(5), self.batch(begin, end)).await != Ok(true) {
                     self.conn = None;

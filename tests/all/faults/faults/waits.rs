@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::judge::{Went, micros};
 use seriatim_history::event::{Ended, Time};
 
-/// What follows sooner, in the same process, is of the same turn.
+/// A run that follows sooner, in the same process, belongs to the same turn.
 const TURN: Time = 100_000;
 /// A fault is compared with the groups that became ready so soon after it. Its own groups have by
 /// then.
@@ -17,7 +17,7 @@ const SOON: Time = 3_000_000;
 pub struct Waits(Vec<(Time, Duration)>);
 
 impl Waits {
-    /// Of groups' runs, each in the order of their starts.
+    /// Returns the waits in groups' runs. The runs of each group are in the order of their starts.
     pub fn of(groups: &[Vec<Went>]) -> Self {
         let waited = |two: &[Went]| {
             let (run, next) = (&two[0], &two[1]);

@@ -18,7 +18,7 @@ use crate::support::worker_process::say;
 use crate::support::{chain, handler_with};
 use seriatim_history::event::Ended;
 
-/// What the process is told.
+/// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     pub url: String,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub maintenance: Duration,
 }
 
-/// What a handler does besides its effect.
+/// A handler's work besides its effect.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Does {
     /// Not even an effect: under a lease its success is recorded together with those of others.

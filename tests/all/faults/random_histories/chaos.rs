@@ -1,5 +1,4 @@
-//! What disturbs a run: processes that are killed, sessions that are terminated, requests of
-//! operators.
+//! Disturbances of a run: killed processes, terminated sessions, requests of operators.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A random program: what producers, handlers and what disturbs them do. The same seed gives the
-//! same one.
+//! A random program: the steps of producers, handlers and disturbances. The same seed gives the
+//! same program.
 
 use std::fmt;
 
@@ -31,17 +31,17 @@ pub struct Receives {
     pub every: u64,
 }
 
-/// What a producer does next.
+/// The next step of a producer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     Enqueue(Vec<Job>),
     Transaction(Vec<Part>, End),
     Wait(u64),
-    /// Of its own job that it enqueued so many jobs ago.
+    /// Cancels its own job that it enqueued this many jobs ago.
     Cancel(usize),
 }
 
-/// What a producer does next in its transaction.
+/// The next step of a producer in its transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     Enqueue(Vec<Job>),
@@ -68,11 +68,11 @@ pub struct Job {
     pub attempts: Option<u32>,
     pub priority: u8,
     pub timeout: Option<u64>,
-    /// What its handler does in each attempt. Beyond that it succeeds at once.
+    /// Its handler's work in each attempt. Later attempts succeed at once.
     pub plan: Vec<Turn>,
 }
 
-/// What a handler does in one attempt.
+/// A handler's work in one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// How long it takes.
@@ -96,8 +96,7 @@ pub enum Then {
     Hang,
 }
 
-/// What disturbs the run. Workers and jobs are those of this number, of however many there are
-/// then.
+/// A disturbance of the run. A number selects a worker or a job, of however many there are then.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Act {
     Kill(usize),
@@ -114,7 +113,7 @@ pub enum Act {
     Cancel(usize),
 }
 
-/// What breaks the promises on purpose, to see that this is found.
+/// A deliberate break of the promises, to see that it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sabotage {
     /// An operator's SQL frees the groups of running handlers.
@@ -123,7 +122,7 @@ pub enum Sabotage {
     WriteOutside,
     /// An operator's SQL deletes queued jobs.
     Delete,
-    /// What is queued gets a new and higher id.
+    /// A queued job gets a new and higher id.
     Renumber,
 }
 
@@ -245,7 +244,7 @@ fn act(rng: &mut Rng, lease: Option<u64>) -> Act {
 }
 
 impl Program {
-    /// How much there is to it. What shrinks it makes this less.
+    /// The size of the program. Each step of shrinking reduces it.
     pub fn size(&self) -> usize {
         let plan = |job: &Job| {
             let settings = [

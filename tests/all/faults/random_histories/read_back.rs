@@ -1,4 +1,4 @@
-//! What the queue and the handlers' table say at the end, as events of a history.
+//! The final state of the queue and of the handlers' table, as events of a history.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ pub fn line(text: &mut String, event: &Event) {
     writeln!(text, "{}", serde_json::to_string(event).unwrap()).unwrap();
 }
 
-/// Of the jobs with ids above `since`; `deleted` are those that an operator's SQL deleted.
+/// Appends the final state of the jobs with ids above `since`. `deleted` are the jobs that an
+/// operator's SQL deleted.
 pub async fn read_back(
     pool: &PgPool,
     seen: &History,

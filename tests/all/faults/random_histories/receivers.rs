@@ -14,9 +14,10 @@ use super::program::{Receives, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use seriatim_history::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
 
-/// What is received is this receiver's alone for so long, and a grace.
+/// A received job is this receiver's alone for this long, plus a grace.
 const VISIBILITY: Duration = Duration::from_secs(1);
-/// What has not begun by then is left to lapse, so that nothing is worked on for longer.
+/// A job that has not begun by then is left to lapse, so that no job is worked on for longer than
+/// its visibility.
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Deserialize)]

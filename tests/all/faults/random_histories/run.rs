@@ -18,7 +18,7 @@ use crate::support::{PATIENCE, by_hand, database};
 use seriatim_history::event::Event;
 use seriatim_history::{History, check, tell};
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The promises that it broke, and the stories.
@@ -35,7 +35,7 @@ pub async fn run(program: &Program) -> Outcome {
     by_hand(database.pool(), "create table public.effect (key text not null)").await;
     let small = PgPoolOptions::new().max_connections(6);
     let pool = database.pool_with(small).await.unwrap();
-    // Of what is received as well.
+    // These count for received jobs as well.
     let settings = QueueSettings::new(QUEUE).max_attempts(ATTEMPTS);
     Client::default().configure_queue(&pool, settings).await.unwrap();
     let recorder = Recorder::new(folder.path(), "chaos");
@@ -90,7 +90,7 @@ fn head(program: &Program) -> String {
     text
 }
 
-/// Waits until nothing is left to do. What never comes to an end is for the checker to find.
+/// Waits until nothing is left to do. The checker finds whatever never comes to an end.
 async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
     let patience = if program.sabotage.is_some() { PATIENCE / 6 } else { PATIENCE };
     let (mut last, mut changed) = (u64::MAX, Instant::now());
@@ -125,7 +125,7 @@ pub async fn shrink(
 ) -> (Program, Outcome) {
     'smaller: loop {
         for candidate in candidates(&program) {
-            // What depends on the moment does not fail every time.
+            // A failure that depends on timing does not come every time.
             for _ in 0..2 {
                 if !go_on(&program) {
                     return (program, failed);

@@ -19,7 +19,7 @@ use crate::support::worker_process::{input_is_closed, say};
 use crate::support::{chain, handler_with};
 use seriatim_history::event::{Ended, Enqueued, Event, Name, Of};
 
-/// What the process is told.
+/// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     pub url: String,
@@ -92,8 +92,9 @@ pub async fn work(settings: Settings) {
     until_told(running, &recorder, Duration::from_millis(50)).await;
 }
 
-/// What worker processes have in common: short pauses between attempts, and whatever has ended
-/// stays. 0 jobs per turn: the library's own slice; else a slice that is likely to have so many.
+/// The options of all worker processes: short pauses between attempts, and jobs stay when they have
+/// ended. With 0 jobs per turn, the library's own slice; else a slice that is likely to have so
+/// many jobs.
 pub fn queue(
     attempts: u32,
     lease: Option<u64>,

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// What has ended a string, a statement or an identifier somewhere before, or means something to
-/// a formatter.
+/// Pieces that have ended a string, a statement or an identifier somewhere before, or mean
+/// something to a formatter.
 const PIECES: [&str; 36] = [
     "'",
     "\"",
