@@ -17,8 +17,8 @@ use seriatim::{
 
 const QUEUE: &str = "payments";
 
-/// What is known of the attempts of unfinished jobs, by id. Its reports go to a channel, so that
-/// nobody waits for the service.
+/// The errors of unfinished jobs, by job id. Reports go to a channel, so that nobody waits for the
+/// service.
 #[derive(Clone)]
 struct Reports {
     gathered: Arc<Mutex<HashMap<i64, Vec<String>>>>,

@@ -1,4 +1,4 @@
-//! What becomes of running jobs at a shutdown: `cargo run --example graceful_shutdown`
+//! Running jobs at a shutdown: `cargo run --example graceful_shutdown`
 //!
 //! Stop it with Ctrl-C or SIGTERM, or wait a second. The shutdown waits for short jobs. The job
 //! that does not end before the deadline is released: it goes back to the head of its group, and

@@ -1,5 +1,5 @@
-//! What can fail in an operation. A message has the reason in its first line; its source is there
-//! for code that tells errors apart, and adds nothing to print.
+//! Errors of operations. The first line of a message has the reason. The source lets code
+//! distinguish errors, and adds nothing to print.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,9 +36,9 @@ pub enum MigrateError {
         schema: String,
         /// The version.
         version: i64,
-        /// What differs, and why that may be.
+        /// The difference, and a possible cause.
         what: String,
-        /// What to do.
+        /// How to proceed.
         advice: String,
     },
     /// Citus distributes a table of the schema. Ids of several nodes have no order, so no promise

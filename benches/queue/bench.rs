@@ -13,7 +13,7 @@ pub(crate) struct Bench {
     pub(crate) server: Server,
     pub(crate) sizes: Sizes,
     pub(crate) ways: Vec<Way>,
-    /// Those for handlers that take time.
+    /// The ways for handlers that take time.
     pub(crate) work_ways: Vec<Way>,
     /// Run time of a handler, in microseconds.
     pub(crate) work: u64,

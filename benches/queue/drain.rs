@@ -85,7 +85,7 @@ async fn worked(bench: &mut Bench, work: u64) -> Result<()> {
                 .say("work us", work)
                 .rate("jobs/s", drained.rate(), Basis::Eight)
                 .figure("handler ms", handler)
-                // What a slot's cycle takes beside its handler.
+                // The part of a slot's cycle that is not its handler.
                 .figure("lost ms", slots * 1e3 / drained.rate() - handler),
         );
     }

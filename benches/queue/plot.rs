@@ -12,7 +12,7 @@ const LEFT: f64 = 50.0;
 const RIGHT: f64 = 438.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 208.0;
-/// Of more lines than colors, the largest are drawn, and the rest together.
+/// Maximum number of lines in a panel. With more, the largest are drawn, and the rest as one sum.
 const COLORS: usize = 6;
 
 /// Only classes: some programs that show an SVG do not know variables.

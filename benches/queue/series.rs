@@ -24,7 +24,7 @@ pub(crate) struct Half {
     /// Jobs that were enqueued.
     pub(crate) made: u64,
     pub(crate) seen: Seen,
-    /// Of its worker's process.
+    /// Resident memory of the worker's process.
     pub(crate) resident_kb: Option<u64>,
 }
 

@@ -20,7 +20,7 @@ use crate::scene::QUEUE;
 // Each is a flag of the command line.
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct Settings {
-    /// What is measured [default: all]
+    /// Scenarios to measure [default: all]
     #[arg(value_enum)]
     scenarios: Vec<Scenario>,
     /// How jobs are held
@@ -93,9 +93,9 @@ pub(crate) enum Scenario {
     Horizon,
     /// Transactions, WAL and row versions per job
     Cost,
-    /// Of a processor's process
+    /// Memory of a processor's process
     Memory,
-    /// What a processor without work does
+    /// Cost of a processor without work
     Idle,
     /// A job in an idle group, behind the worst that the tables may have. Only when it is named
     Worst,

@@ -21,7 +21,7 @@ const EMPTY: Duration = Duration::from_millis(5);
 /// Interval at which starts are polled.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// What takes the jobs.
+/// The kind of client that takes the jobs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum By {
     Processor(Way),

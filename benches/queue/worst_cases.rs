@@ -1,4 +1,5 @@
-//! What keeps a job in an idle group longest from its handler, written as enqueues leave it.
+//! The cases that keep a job in an idle group longest from its handler, written as enqueues leave
+//! them.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::backlog::Groups;
 use crate::produce::Producers;
 use crate::scene::{QUEUE, Scene};
 
-/// What is before the job.
+/// The jobs ahead of the measured one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     Nothing,

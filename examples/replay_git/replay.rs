@@ -37,7 +37,7 @@ impl Run {
     }
 }
 
-/// What the producer tells the progress.
+/// The producer's state, which the progress reads.
 #[derive(Default)]
 struct Producer {
     changes: Cell<u64>,

@@ -23,7 +23,7 @@ pub(crate) struct SlotConnection {
     pub(crate) session: Option<SessionId>,
     /// The server, read once; `None` if it does not say.
     pub(crate) server: Option<ServerId>,
-    /// What it was opened with, as far as a worker knows.
+    /// The options that the connection was opened with, as far as a worker knows.
     pub(crate) options: Option<Arc<PgConnectOptions>>,
     /// True while a transaction is open that sqlx did not begin and does not count.
     pub(crate) begun: bool,

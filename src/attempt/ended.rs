@@ -1,4 +1,4 @@
-//! What each ended attempt tells, after the commit: one line of the log with the same fields for
+//! Reports of an ended attempt, after the commit: one line of the log with the same fields for
 //! every outcome, its span, and the application's hook. Never the data.
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use crate::job::waits::Waits;
 use crate::metrics::queue::QueueMeter;
 use crate::store::{Claim, HeldJob};
 
-/// What the event of an attempt says beside its outcome.
+/// The fields of an attempt's event, without its outcome.
 pub(crate) struct AttemptFacts {
     queue: Arc<str>,
     group: Option<String>,
@@ -80,7 +80,7 @@ macro_rules! ended {
 }
 
 impl AttemptFacts {
-    /// Of an attempt that begins now.
+    /// Returns the facts of an attempt that begins now.
     pub(in crate::attempt) fn new(
         queue: &Arc<str>,
         claim: &Claim,

@@ -29,7 +29,7 @@ pub struct Event {
     pub reference: Option<String>,
     /// The number of the attempt, from 1; 0 if the job ended before its first one.
     pub attempt: u32,
-    /// What was recorded.
+    /// The recorded outcome.
     pub outcome: EndedAs,
     /// Why the attempt did not succeed: for [`EndedAs::Retried`], [`EndedAs::Failed`] and
     /// [`EndedAs::Expired`].

@@ -19,8 +19,8 @@ pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
     }
 }
 
-/// Returns the result of a run whose handler has ended the job's transaction. What it committed
-/// stays, so another attempt would write it again.
+/// Returns the result of a run whose handler has ended the job's transaction. Work that it
+/// committed stays, so another attempt would write it again.
 pub(crate) fn ended_by_hand() -> RunResult {
     let message = "the handler ended the job's transaction (a COMMIT or ROLLBACK of its own), and what it committed stays: \
                    use savepoints (begin() on job.tx()) for parts of the work, and a connection of its own for what must stay \

@@ -21,8 +21,8 @@ use crate::job::outcome::RunResult;
 /// future is dropped when a handler's is. A job that ends without its handler (expired, cancelled,
 /// out of attempts because its workers died) meets no layer.
 ///
-/// What became of the attempt is decided later, with the commit:
-/// [`ProcessorBuilder::on_event`] tells it.
+/// The outcome of the attempt is decided later, with the commit: [`ProcessorBuilder::on_event`]
+/// reports it.
 ///
 /// ```
 /// use seriatim::{ActiveJob, Ended, Layer, Next, async_trait};
@@ -52,8 +52,8 @@ use crate::job::outcome::RunResult;
 /// [`ProcessorBuilder::on_event`]: crate::ProcessorBuilder::on_event
 #[async_trait]
 pub trait Layer: Send + Sync + 'static {
-    /// Runs an attempt: what is to happen before, `next.run(job).await`, what is to happen after.
-    /// Returns how it ended: what `next` returned, or another failure.
+    /// Runs an attempt: work before it, `next.run(job).await`, work after it. Returns how the
+    /// attempt ended: the result of `next`, or another failure.
     async fn run(&self, job: &mut ActiveJob, next: Next<'_>) -> Ended;
 
     /// Called before the attempt enters its span `process`, with that span: a tracer's parent can
@@ -63,7 +63,8 @@ pub trait Layer: Send + Sync + 'static {
     }
 }
 
-/// What a [`Layer`] is around: the layers that were added later, and then the handler.
+/// The rest of an attempt, inside a [`Layer`]: the layers that were added later, and then the
+/// handler.
 pub struct Next<'a> {
     layers: &'a [Box<dyn Layer>],
     handler: &'a dyn ErasedHandler,

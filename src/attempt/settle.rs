@@ -175,7 +175,7 @@ impl ClaimedTurn {
         self.context.store.record_earlier(conn, queue, claim, &self.earlier, self.queue.keep).await
     }
 
-    /// Returns the outcome that follows from a result. What is stored goes before the options.
+    /// Returns the outcome that follows from a result. Stored settings go before the options.
     pub(in crate::attempt) fn decide(
         &self,
         held: &HeldJob,

@@ -14,14 +14,14 @@ use std::time::Duration;
 const MAX_JOBS: u128 = 100;
 /// Bounds a turn with all that is between its handlers, in slices: other groups wait.
 const WHOLE_TURN: u32 = 4;
-/// What a job is thought to take before one has ended: longer than the default slice, so that no
-/// other job is claimed with it.
+/// The assumed time of a job before one has ended: longer than the default slice, so that no other
+/// job is claimed with it.
 const UNKNOWN: Duration = Duration::from_millis(20);
 /// A slower job counts as this or as a whole turn, whichever is longer: or it would shorten the
 /// turns of many quick ones.
 const SLOWEST: Duration = Duration::from_millis(40);
 
-/// What a queue's jobs take in this process, and the slice of its turns.
+/// The time that a queue's jobs take in this process, and the slice of its turns.
 #[derive(Debug)]
 pub(crate) struct TimeSlice {
     slice: Duration,

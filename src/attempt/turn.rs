@@ -69,8 +69,8 @@ pub(crate) enum TurnEnd {
     Drained,
     /// An outcome was recorded, and the claim stands for the next job of the turn.
     Stays,
-    /// Only the first job of several was recorded: the database refused one of their successes.
-    /// Those behind the first run again.
+    /// Only the first job of several was recorded: the database refused one of their successes. The
+    /// jobs behind the first run again.
     FirstOnly,
     /// A shutdown released the job.
     Released,
@@ -84,8 +84,8 @@ pub(crate) struct ClaimedTurn {
     pub(crate) context: Arc<Context>,
     pub(crate) queue: Arc<QueueRuntime>,
     pub(crate) claim: Claim,
-    /// What the connection of its claim was opened with: there it is released and settled. `None`
-    /// if that never changes.
+    /// The options that the claim's connection was opened with: the claim is released and settled
+    /// where they lead. `None` if they never change.
     pub(crate) origin: Option<Arc<PgConnectOptions>>,
     /// Earlier successes of the turn, recorded together with the current job.
     pub(crate) earlier: Vec<UnrecordedSuccess>,
@@ -95,15 +95,15 @@ pub(crate) struct ClaimedTurn {
     pub(crate) last: bool,
     /// When the first job of the turn began.
     pub(crate) began: Option<Instant>,
-    /// What the handlers of the turn have taken so far.
+    /// The time that the handlers of the turn have taken so far.
     pub(crate) handled: Duration,
     /// True while no handler of the turn runs.
     pub(crate) idle: bool,
     /// The turn that the slot runs next; `None` if it has none of its own.
     pub(crate) next: Option<Arc<dyn NextTurn>>,
-    /// What the event of the current attempt says; `None` before its hold.
+    /// The facts for the event of the current attempt; `None` before its hold.
     pub(crate) facts: Option<Arc<AttemptFacts>>,
-    /// Those of the earlier successes.
+    /// The facts of the earlier successes.
     pub(crate) earlier_facts: Vec<Arc<AttemptFacts>>,
     /// The jobs behind the current one that have begun: a success was refused, and the turn went
     /// back to its first job.

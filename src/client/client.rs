@@ -87,8 +87,8 @@ impl Client {
     /// [`ActiveJob::enqueue`](crate::ActiveJob::enqueue), if the processor has this
     /// [`client`](crate::ProcessorBuilder::client). The SQL function has none.
     ///
-    /// It runs in the thread of the caller, before any SQL: it must not block, and a panic of it is
-    /// the caller's. What the producer has set stays if the layer adds headers by
+    /// It runs in the thread of the caller, before any SQL: it must not block, and its panic
+    /// reaches the caller. A header that the producer has set stays if the layer adds headers by
     /// [`NewJob::header_if_none`].
     ///
     /// ```

@@ -27,8 +27,8 @@ pub enum Cancelled {
 #[non_exhaustive]
 pub struct Retried {
     /// The number of later jobs of the group that have already begun. The retried job was meant to
-    /// run before them. Of the jobs that retention still keeps, the 200,000 behind it are looked
-    /// at.
+    /// run before them. They are counted among the jobs that retention still keeps: the 200,000
+    /// behind the retried job.
     pub overtaken: u64,
 }
 
@@ -128,8 +128,8 @@ impl Client {
     /// notices under a lease only when it extends that, and the job waits for the lease's end. A
     /// receiver is not told; its receipt is stale.
     ///
-    /// A session that holds the job is terminated. That needs a right, and a rollback does not undo
-    /// it.
+    /// A session that holds the job is terminated. The role needs the right to do so, and a
+    /// rollback does not undo it.
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not started;

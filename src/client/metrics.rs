@@ -11,8 +11,8 @@ impl Client {
     /// Counts the metrics of all queues, unless any process did less than `every` ago, or does now.
     /// Returns whether it did. Call it every 15 s in each process that should take part.
     ///
-    /// `every` is a second at least. What it costs does not grow with the backlog; give the session
-    /// a `statement_timeout` of 2 s.
+    /// `every` is one second or more. The cost does not grow with the backlog; give the session a
+    /// `statement_timeout` of 2 s.
     pub async fn collect_metrics(
         &self,
         executor: impl PgExecutor<'_>,

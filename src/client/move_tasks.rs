@@ -20,7 +20,7 @@ impl Client {
     /// Processors with maintenance and `seriatim serve sqs` carry the task on, and
     /// [`run_move_tasks`](Self::run_move_tasks) does. It ends when nothing is left to move.
     ///
-    /// Returns the number of the task. Of each queue the last ten that have ended are kept.
+    /// Returns the number of the task. The last ten ended tasks of each queue are kept.
     ///
     /// # Errors
     /// [`ControlError::MoveTaskRuns`]; [`ControlError::Name`]; [`ControlError::OutOfRange`]: the two
@@ -61,8 +61,8 @@ impl Client {
         })
     }
 
-    /// Ends a move task. What it has moved stays moved: returns how many jobs that is; `None` if no
-    /// such task is running. Waits for a transaction that carries it on.
+    /// Ends a move task. Returns the number of jobs that it has moved, which stay moved; `None` if
+    /// no such task is running. Waits for a transaction that carries it on.
     ///
     /// # Errors
     /// [`ControlError::Database`].

@@ -1,4 +1,4 @@
-//! What operators did, and which processors there are.
+//! The changes that operators made, and the processors.
 
 use sqlx::PgExecutor;
 

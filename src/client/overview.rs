@@ -8,7 +8,7 @@ use crate::job::overview::{GroupFilter, GroupPage, QueueOverview};
 impl Client {
     /// Returns the queues that have a job, a group or settings, by name, 1,000 at most.
     ///
-    /// What it costs does not grow with the number of jobs: counts stop at
+    /// The cost does not grow with the number of jobs: counts stop at
     /// [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT).
     pub async fn queues(
         &self,
@@ -20,7 +20,7 @@ impl Client {
     /// Returns groups of a queue that have something unfinished, parked, halted or paused, adopted
     /// by a worker or not.
     ///
-    /// What it costs does not grow with the number of groups or jobs: see [`GroupFilter`].
+    /// The cost does not grow with the number of groups or jobs: see [`GroupFilter`].
     pub async fn groups(
         &self,
         executor: impl PgExecutor<'_>,

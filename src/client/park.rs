@@ -33,9 +33,9 @@ impl Client {
         Ok(self.store.set_group_policy(executor, queue, group, policy, self.acting()).await?)
     }
 
-    /// Parks a group by hand: its next job ends as failed, and those that wait behind it step aside
-    /// with it. Of a halted group, those behind the job that halted it. Jobs that are enqueued from
-    /// then on run. Returns the failed job.
+    /// Parks a group by hand: its next job ends as failed, and the jobs that wait behind it step
+    /// aside with it. In a halted group, the jobs behind the one that halted it step aside. Jobs
+    /// that are enqueued from then on run. Returns the failed job.
     ///
     /// A processor with maintenance carries it out, within a second or two. Until then the group
     /// stands still.

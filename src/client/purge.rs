@@ -137,7 +137,7 @@ impl Client {
             }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
             (purged.running, purged.locked) = in_tx(&mut conn, left).await?;
-            // What was received in between is in flight.
+            // Jobs received in between are in flight.
             if purged.locked == 0 && (!everything || purged.running == 0) {
                 break;
             }

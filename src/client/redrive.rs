@@ -16,8 +16,8 @@ pub struct Redriven {
     pub jobs: u64,
     /// The number of their groups; jobs without one are not counted.
     pub groups: u64,
-    /// The number of later jobs of those groups that have already begun. Of the jobs that retention
-    /// still keeps, the 200,000 behind the first one redriven are looked at.
+    /// The number of later jobs of those groups that have already begun. They are counted among the
+    /// jobs that retention still keeps: the 200,000 behind the first redriven job.
     pub overtaken: u64,
     /// The number of jobs that waited in a dead-letter queue, and were moved back.
     pub moved_back: u64,
@@ -32,12 +32,12 @@ impl From<RedriveReport> for Redriven {
 
 impl Client {
     /// Queues dead letters of a queue again, the oldest first and at most `limit`: the jobs that
-    /// failed in it for good. Those of one group run in their original order, before all other jobs
-    /// of the group. Their attempts begin anew, an expiry is cleared, and halts by them end. For
-    /// one job there is [`retry`](Self::retry).
+    /// failed in it for good. Dead letters of one group run in their original order, before all
+    /// other jobs of the group. Their attempts begin anew, an expiry is cleared, and halts by them
+    /// end. For one job there is [`retry`](Self::retry).
     ///
-    /// Those that wait in its dead-letter queue are moved back. For many of them a move task is
-    /// better ([`start_move_task`](Self::start_move_task)): it can be slowed down and cancelled.
+    /// Dead letters that wait in its dead-letter queue are moved back. For many of them a move task
+    /// is better ([`start_move_task`](Self::start_move_task)): it can be slowed down and cancelled.
     ///
     /// Call it again for more than `limit`. [`Redriven::jobs`] is 0 once none is left. Beside
     /// workers whose jobs fail again, that may be never.

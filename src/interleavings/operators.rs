@@ -5,6 +5,7 @@
 //! claim names the job.
 
 use sqlx::AssertSqlSafe;
+use sqlx::error::DatabaseError;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
@@ -159,7 +160,7 @@ async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
                     let refused =
                         sqlx::raw_sql(AssertSqlSafe(request)).execute(&mut operator).await;
                     let error = refused.unwrap_err();
-                    let code = error.as_database_error().and_then(|error| error.code());
+                    let code = error.as_database_error().and_then(DatabaseError::code);
                     assert_eq!(code.as_deref(), Some("0A000"), "{sql}: {error}");
                     run(&mut operator, "rollback").await;
                     scene.run_job(&mut worker, &claim).await;

@@ -1,4 +1,4 @@
-//! What to do about a job or a group that waits: the end of an explanation. Pure.
+//! Advice about a job or a group that waits: the end of an explanation. Pure.
 
 use crate::job::explanation::{GroupExplanation, JobExplanation, Reason, Unserved};
 use crate::job::job::JobStatus;
@@ -12,7 +12,7 @@ impl JobExplanation {
 }
 
 impl GroupExplanation {
-    /// As [`JobExplanation::advice`]; of jobs that are parked, if there is nothing else.
+    /// As [`JobExplanation::advice`]; about parked jobs, if there is nothing else.
     pub fn advice(&self) -> Option<String> {
         let own = advice(&self.reason, self.head, self.unserved.as_ref());
         own.or_else(|| self.parked.as_ref().map(|_| UNPARK.to_owned()))

@@ -1,4 +1,4 @@
-//! What an operator sees of queues and groups: counts, pauses, halts, parked jobs.
+//! The state of queues and groups for an operator: counts, pauses, halts, parked jobs.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub struct HaltedGroup {
     pub job: Option<i64>,
     /// The deadline of the halt; `None`: only an operator ends it.
     pub until: Option<DateTime<Utc>>,
-    /// What is done at the deadline.
+    /// The action at the deadline.
     pub then: Option<AfterHalt>,
 }
 

@@ -1,8 +1,8 @@
-//! What becomes of a claimed job. Pure.
+//! How a claimed job goes on. Pure.
 
 use chrono::{DateTime, Utc};
 
-/// What becomes of a claimed job. All but `Run` end by the ordinary settle, without a new attempt.
+/// How a claimed job goes on. All but `Run` end by the ordinary settle, without a new attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// Its attempt was begun.

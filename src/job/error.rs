@@ -1,5 +1,5 @@
-//! What can be wrong with a value: names, jobs, settings. A message has the reason in its first
-//! line; its source is there for code that tells errors apart.
+//! Mistakes in a value: in names, jobs, settings. The first line of a message has the reason. The
+//! source lets code distinguish errors.
 
 use crate::job::reason::failed_call;
 use crate::job::redact::redact_detail;

@@ -40,7 +40,7 @@ pub struct GroupExplanation {
     pub group: String,
     /// The job that runs or is next; `None`: the group has no unfinished job.
     pub head: Option<i64>,
-    /// That job's activity, or its reason to wait.
+    /// The activity of the job that runs or is next, or its reason to wait.
     pub reason: Reason,
     /// The number of unfinished jobs behind it.
     pub behind: BoundedCount,
@@ -52,7 +52,7 @@ pub struct GroupExplanation {
     pub parked: Option<ParkedJobs>,
 }
 
-/// No living processor or receiver serves a queue, and no receiver: perhaps its name is mistyped.
+/// No living processor or receiver serves a queue: perhaps its name is mistyped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Unserved {
@@ -194,9 +194,9 @@ pub enum Reason {
     },
     /// Another job of its group comes first.
     Behind {
-        /// That job.
+        /// The job that comes first.
         head: i64,
-        /// That job's activity, or its reason to wait.
+        /// The activity of that job, or its reason to wait.
         why: Box<Reason>,
     },
     /// It is not due: delayed, or waiting for a retry.
@@ -284,7 +284,7 @@ pub enum Reason {
     },
     /// It stepped aside with a job that failed, until it is redriven or discarded.
     Parked {
-        /// That job.
+        /// The job that failed.
         with: Option<i64>,
     },
     /// It has ended.
@@ -393,7 +393,7 @@ fn write_timeout(f: &mut fmt::Formatter<'_>, at: Option<&DateTime<Utc>>) -> fmt:
     at.map_or(Ok(()), |at| write!(f, "; its timeout ends it at {}", clock_time(at)))
 }
 
-/// What the sentence says of a job, behind its name.
+/// The part of the sentence behind the job's name.
 impl fmt::Display for Reason {
     #[allow(clippy::too_many_lines)] // One sentence per variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! What the database says about a job or a group, and the explanation that it makes. The SQL
+//! The database's facts about a job or a group, and the explanation made from them. The SQL
 //! function `explain` decides the reason; here it becomes a value. Pure.
 
 use chrono::{DateTime, Utc};
@@ -24,7 +24,7 @@ pub(crate) struct Facts {
     /// The words of the reason, and of the head's if the job is behind that.
     pub(crate) reason: String,
     pub(crate) head_reason: Option<String>,
-    /// What these mean depends on the reason.
+    /// The reason decides the meaning of this field and the next three.
     pub(crate) since: Option<DateTime<Utc>>,
     pub(crate) until: Option<DateTime<Utc>>,
     pub(crate) detail: Option<String>,

@@ -1,4 +1,4 @@
-//! A list of dead letters: what it shows of each, and which it has.
+//! A list of dead letters: its rows and its filter.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct FailedJob {
     pub dead_letter_queue: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
-    /// What kind of job it is.
+    /// The kind of job ([`NewJob::name`](crate::NewJob::name)).
     pub name: Option<String>,
     /// The producer's own id.
     pub reference: Option<String>,
@@ -33,23 +33,23 @@ pub struct FailedJob {
     pub parked: bool,
 }
 
-/// Which dead letters [`Client::failed_jobs`](crate::Client::failed_jobs) lists. All that is given
-/// must be true of a job.
+/// A filter of the dead letters that [`Client::failed_jobs`](crate::Client::failed_jobs) lists. A
+/// job must match all fields that are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedFilter {
-    /// That failed in this queue, wherever they wait.
+    /// Jobs that failed in this queue, wherever they wait.
     pub queue: Option<String>,
-    /// Of this group.
+    /// Jobs of this group.
     pub group: Option<String>,
-    /// Of this name ([`NewJob::name`](crate::NewJob::name)).
+    /// Jobs of this name ([`NewJob::name`](crate::NewJob::name)).
     pub name: Option<String>,
-    /// Failed at this time or later.
+    /// Jobs that failed at this time or later.
     pub since: Option<DateTime<Utc>>,
-    /// Whose failure's message has this text in it, whatever its case.
+    /// Jobs whose failure's message contains this text, in upper or lower case.
     pub error: Option<String>,
-    /// Behind this job: the last one of the page before.
+    /// Jobs behind this one: the last one of the page before.
     pub after: Option<i64>,
-    /// At most so many. Default 100.
+    /// Maximum number of jobs. Default 100.
     pub limit: u32,
 }
 

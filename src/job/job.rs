@@ -213,7 +213,7 @@ pub struct AttemptRecord {
     pub finished_at: DateTime<Utc>,
     /// How it ended.
     pub kind: FailureKind,
-    /// What was wrong, in one line; `None` for a release or a request.
+    /// The error in one line; `None` for a release or a request.
     pub message: Option<String>,
 }
 
@@ -252,7 +252,7 @@ pub enum FailureKind {
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,
-    /// The handler ended the job's transaction by hand: no further attempt. What it committed
+    /// The handler ended the job's transaction by hand: no further attempt. Work that it committed
     /// stays.
     TransactionEnded,
     /// The session that held the job was lost.

@@ -7,17 +7,17 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// What one collector of the fleet has counted last.
+/// The metrics as one collector of the fleet has counted them last.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// When it did; `None`: never.
+    /// When they were counted; `None`: never.
     pub collected_at: Option<DateTime<Utc>>,
-    /// How long that is ago, in seconds.
+    /// How long ago that was, in seconds.
     pub age_s: Option<f64>,
-    /// The fleet's.
+    /// The metrics of the fleet.
     pub fleet: FleetMetrics,
-    /// Those of each queue, by its name.
+    /// The metrics of each queue, by its name.
     pub queues: BTreeMap<String, QueueMetrics>,
 }
 
@@ -94,7 +94,7 @@ impl QueueMetrics {
 /// Bounds the queues that have a label of their own. The others are `other`.
 const QUEUES: usize = 200;
 
-/// What a gauge shows of a queue; `None`: nothing.
+/// Reads the value of a gauge for a queue; `None`: no value.
 type Of = fn(&QueueMetrics) -> Option<f64>;
 
 /// The gauges with one value for each queue, each with its help.

@@ -96,7 +96,7 @@ enum Expiry {
     At(DateTime<Utc>),
 }
 
-/// What makes a job a duplicate of another.
+/// How a duplicate of a job is recognized.
 #[derive(Debug)]
 enum Dedup {
     /// As the queue's settings say.
@@ -108,7 +108,7 @@ enum Dedup {
 /// Completes a job before it is checked.
 pub(crate) type EnqueueLayer = Arc<dyn Fn(&mut NewJob) + Send + Sync>;
 
-/// What a client sets for its enqueues.
+/// The settings of a client for its enqueues.
 #[derive(Clone)]
 pub(crate) struct EnqueueSettings {
     /// Bounds the data of a job, in bytes.

@@ -1,4 +1,4 @@
-//! What an operator did, and which processors there are.
+//! A change that an operator made.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -11,10 +11,10 @@ pub struct Operation {
     pub id: i64,
     /// When, by the database's clock.
     pub at: DateTime<Utc>,
-    /// Who, as [`Client::acting_as`](crate::Client::acting_as) said it; the user of the session if
-    /// it was made by a SQL function.
+    /// The actor, as given to [`Client::acting_as`](crate::Client::acting_as); the user of the
+    /// session if it was made by a SQL function.
     pub actor: String,
-    /// What: `pause`, `unpause`, `retry`, …
+    /// The action: `pause`, `unpause`, `retry`, …
     pub action: String,
     /// The queue.
     pub queue: Option<String>,

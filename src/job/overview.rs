@@ -82,8 +82,8 @@ pub struct GroupCounts {
     pub parked: BoundedCount,
 }
 
-/// The state of a group. Of several that apply, the first in this order; a pause is also told by
-/// [`GroupOverview::paused_at`].
+/// The state of a group. If several apply, it is the first of them in this order.
+/// [`GroupOverview::paused_at`] shows a pause in every state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -213,7 +213,7 @@ pub struct GroupOverview {
     pub state: GroupState,
     /// The job that runs or is next.
     pub head: Option<i64>,
-    /// That job's status.
+    /// The status of the job that runs or is next.
     pub head_status: Option<JobStatus>,
     /// Its name.
     pub head_name: Option<String>,
@@ -244,7 +244,7 @@ pub struct GroupOverview {
     pub blocked: bool,
     /// When the halt ends by itself; `None`: it is not halted, or until an operator acts.
     pub halted_until: Option<DateTime<Utc>>,
-    /// What then becomes of it.
+    /// The action at that time.
     pub then: Option<AfterHalt>,
     /// Since when it is paused, whatever else its state is, by the database's clock.
     pub paused_at: Option<DateTime<Utc>>,

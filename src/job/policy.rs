@@ -1,5 +1,5 @@
-//! What becomes of failed attempts: the settings that are stored for the whole fleet go before what
-//! a processor says.
+//! Policies for failed attempts: the settings that are stored for the whole fleet go before the
+//! options of a processor.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,8 +54,8 @@ impl From<Option<OutOfAttempts>> for StoredOutOfAttempts {
     }
 }
 
-/// What is said about failed attempts: by a queue's settings, for one of its jobs, or by a
-/// processor. `None` is not said.
+/// A policy for failed attempts: of a queue's settings, of one of its jobs, or of a processor.
+/// `None`: not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct FailurePolicy {
     pub(crate) max_attempts: Option<u32>,
@@ -121,7 +121,7 @@ impl From<&QueueOptions> for FailurePolicy {
     }
 }
 
-/// What is stored about failures of one job.
+/// The stored values that count at a failure of one job.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct AtFailure {
     pub(crate) cancel_requested: bool,
@@ -139,9 +139,9 @@ pub struct OverriddenOption {
     pub node: String,
     /// The setting, as `configure_queue` names it.
     pub setting: &'static str,
-    /// What the processor says.
+    /// The processor's value.
     pub said: String,
-    /// What the queue's settings say.
+    /// The value of the queue's settings.
     pub counts: String,
 }
 

@@ -15,7 +15,7 @@ const MAX_TIME_SLICE: Duration = Duration::from_mins(1);
 /// Bounds weights: the least that a queue may get beside another one is a slot in a hundred.
 const MAX_WEIGHT: u32 = 100;
 
-/// What happens to a group when one of its jobs has used up its attempts (or failed for good).
+/// The policy for a group when one of its jobs has used up its attempts (or failed for good).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutOfAttempts {
@@ -32,8 +32,8 @@ pub enum OutOfAttempts {
         /// How long the group stays halted. In JSON: seconds.
         #[serde(serialize_with = "seconds")]
         deadline: Duration,
-        /// What is done at the deadline, within a second or two, by any processor of the schema
-        /// that has maintenance.
+        /// The action at the deadline. Any processor of the schema with maintenance takes it,
+        /// within a second or two.
         then: AfterHalt,
     },
     /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
@@ -41,12 +41,12 @@ pub enum OutOfAttempts {
     /// run. [`redrive_parked`](crate::Client::redrive_parked) queues the parked jobs again,
     /// [`discard_parked`](crate::Client::discard_parked) gives them up.
     ///
-    /// More than 1,000 jobs step aside in batches, and the group stands still until all have. That
-    /// needs a processor with maintenance.
+    /// More than 1,000 jobs step aside in batches, and the group stands still until all have. The
+    /// batches need a processor with maintenance.
     Park,
 }
 
-/// What is done with a halted group at its deadline.
+/// The action on a halted group at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterHalt {
@@ -126,8 +126,8 @@ pub enum Retention {
 }
 
 /// The settings of one queue in one processor. Every process that works on a queue should use the
-/// same ones. What becomes of failed jobs may be stored for the whole fleet instead, in the
-/// [`QueueSettings`](crate::QueueSettings): those go before the options, and a start warns of a
+/// same ones. A policy for failed jobs may be stored for the whole fleet instead, in the
+/// [`QueueSettings`](crate::QueueSettings): it goes before the options, and a start warns of a
 /// difference.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! What holds for a queue in the whole fleet: for every producer and every processor.
+//! The settings of a queue for the whole fleet: for every producer and every processor.
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ type Change<T> = Option<Option<T>>;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DedupScope {
-    /// Those of the queue.
+    /// Among the jobs of the queue.
     #[default]
     Queue,
-    /// Those of the same group. Jobs without a group count as one group.
+    /// Among the jobs of the same group. Jobs without a group count as one group.
     Group,
 }
 
@@ -59,7 +59,7 @@ impl DedupScope {
     }
 }
 
-/// What holds for a queue in the whole fleet.
+/// The settings of a queue for the whole fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StoredQueueSettings {
@@ -78,8 +78,8 @@ pub struct StoredQueueSettings {
     pub in_flight_limit: Option<u32>,
     /// The attempts of jobs that name none; `None`: as each processor says, and 10 for receivers.
     pub max_attempts: Option<u32>,
-    /// What a group does with a job that is out of attempts, unless it has a policy of its own;
-    /// `None`: as each processor says, and for receivers it goes on.
+    /// The policy for a group whose job is out of attempts, unless the group has its own; `None`:
+    /// as each processor says, and for receivers the group goes on.
     pub out_of_attempts: Option<OutOfAttempts>,
     /// How long a job that failed once waits; `None`: as each processor says, and 1 s for
     /// receivers. In JSON: seconds.
@@ -343,7 +343,7 @@ mod tests {
         let settings = QueueSettings::new("q").delay(None).backoff(Duration::from_mins(1));
         let (queue, changed) = settings.max_attempts(3).check().unwrap();
         let changed = serde_json::to_value(&changed).unwrap();
-        // What is not named is not in it, and what is reset is null.
+        // Settings that are not named are absent, and reset ones are null.
         let expected = serde_json::json!({"delay": null, "max_attempts": 3, "backoff": "60000 ms"});
         assert_eq!((queue.as_str(), &changed), ("q", &expected));
         let stored: SettingsDocument = serde_json::from_value(changed).unwrap();

@@ -13,7 +13,7 @@ const POOLED: &str = " (is there a transaction pooler in between? Then make the 
 
 /// Returns the reason of an error: the server's words with the SQLSTATE, or the driver's words.
 ///
-/// The driver adds "at line N" to the server's words. That is a line of the server's own source,
+/// The driver adds "at line N" to the server's words. The line is one of the server's own source,
 /// and would be looked for in the application's SQL.
 pub(crate) fn reason(error: &sqlx::Error) -> String {
     match error {

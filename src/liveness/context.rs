@@ -1,4 +1,4 @@
-//! What the parts of a processor share: its store, its signals, its way to report.
+//! The state that the parts of a processor share: its store, its signals, its way to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use crate::store::{SessionLimits, Store, is_read_only};
 const SAY_AGAIN: Duration = Duration::from_mins(1);
 pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 
-/// What the parts of a processor share.
+/// The state that the parts of a processor share.
 pub(crate) struct Context {
     pub(crate) store: Arc<Store>,
     pub(crate) pooler_state: PoolerState,
@@ -51,7 +51,7 @@ pub(crate) struct Context {
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
     log_throttle: LogThrottle,
-    /// That the server is read-only was reported, and it has not been written to since.
+    /// True once a read-only server was reported, until it is written to.
     read_only: AtomicBool,
     /// When handlers that wait for the pool were last reported.
     exhausted_pool: Mutex<Option<Instant>>,
@@ -106,8 +106,8 @@ impl Context {
     }
 
     /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
-    /// once a minute for each cause. That the server is read-only is said once: every part of the
-    /// processor meets that at each of its tries.
+    /// once a minute for each cause. A read-only server is reported only once: every part of the
+    /// processor meets it at each try.
     pub(crate) fn report(&self, error: &BackgroundError) {
         if is_of_read_only(error) {
             tracing::debug!(target: "seriatim::node", "{error}");

@@ -39,7 +39,7 @@ struct Table {
     uncertain: bool,
     /// The presence of this process is proven, so it learns of a suspicion in time.
     present: bool,
-    /// What the presence's session was opened with; `None` before the first one.
+    /// The options that the presence's session was opened with; `None` before the first one.
     options: Option<Arc<PgConnectOptions>>,
     entries: HashMap<u64, LeaseEntry>,
 }
@@ -185,8 +185,8 @@ impl Leases {
         table.present.then(|| table.entries.values().map(|e| e.claim.token).collect())
     }
 
-    /// Returns whether to claim at all through connections with these options. What a suspected
-    /// process claims would be taken over at once, and the presence extends nothing on a server
+    /// Returns whether to claim at all through connections with these options. Claims of a
+    /// suspected process would be taken over at once, and the presence extends nothing on a server
     /// that it has not been led to yet.
     pub(crate) fn may_claim(&self, options: &Arc<PgConnectOptions>) -> bool {
         let table = self.table();

@@ -12,7 +12,7 @@ use crate::error::BackgroundError;
 
 /// Time between two lines of one cause.
 const AGAIN: Duration = Duration::from_mins(1);
-/// Bounds the causes that are remembered. Those beyond are one cause together.
+/// Bounds the causes that are remembered. Further causes count as one for each kind of error.
 const CAUSES: usize = 256;
 
 /// A kind of error, and its queue and code.

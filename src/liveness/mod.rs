@@ -2,7 +2,7 @@
 //!
 //! The monitor, the presence and the failure detector run in a thread of their own, so that
 //! blocking handlers cannot delay them. The watchdog has another one. This folder uses `store` and
-//! `job`. What a lost hold does to a job belongs in `attempt`.
+//! `job`. The effect of a lost hold on its job belongs in `attempt`.
 
 pub(crate) mod blocked;
 pub(crate) mod context;

@@ -1,8 +1,8 @@
-//! What a processor knows about a pooler between it and the server.
+//! Whether a pooler is between a processor and the server.
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What a processor knows about a pooler between it and the server.
+/// Whether a pooler is between a processor and the server, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct PoolerState {
     /// The first detection has ended, also if it failed: then all other statements fail as well.

@@ -255,7 +255,7 @@ impl PresenceKeeper<'_> {
                     self.context.side.follow(&options, id.is_some() && id == session.id);
                     (conn, id)
                 }
-                // What leases keep there is extended and settled there first.
+                // Claims under leases on the old server are extended and settled there first.
                 _ => return Ok((session, false)),
             },
             None => {

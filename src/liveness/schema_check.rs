@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// Time between two checks while it does not fit, or that is not known.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What follows from a check.
+/// The consequences of a check.
 struct Verdict {
     /// Whether the gate is open; `None`: as before.
     open: Option<bool>,

@@ -51,7 +51,7 @@ struct Holds {
 /// The monitor's own sessions, by their servers.
 type MonitorSessions = HashMap<Option<ServerId>, PgConnection>;
 
-/// What a check found on a server.
+/// The result of a check on one server.
 #[derive(Debug)]
 struct Found {
     alive: Sessions,
@@ -63,7 +63,7 @@ struct Found {
 struct Watched {
     job: i64,
     session: SessionId,
-    /// What the session was opened with, if that is known.
+    /// The options that the session was opened with, if they are known.
     options: Option<Arc<PgConnectOptions>>,
     /// The transaction that has the locks.
     xid: Option<i64>,

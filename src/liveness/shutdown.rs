@@ -1,8 +1,8 @@
-//! What a shutdown counts, and the signal that begins one.
+//! The counts of a shutdown, and the signal that begins one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of the jobs that were running when the shutdown began.
+/// The outcomes of the jobs that were running when the shutdown began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[non_exhaustive]
 pub struct ShutdownReport {

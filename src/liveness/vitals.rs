@@ -1,4 +1,4 @@
-//! What a processor shows of its health. Recorded where it happens, read by `Running::health`.
+//! The health of a processor. Recorded where it happens, read by `Running::health`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

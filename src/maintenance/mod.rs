@@ -1,8 +1,8 @@
-//! What is done at intervals for all queues: requests about queued jobs, ends of halts, move tasks,
-//! flags of receivers' queues, retention, the sweep.
+//! Periodic work for all queues: requests about queued jobs, ends of halts, move tasks, flags of
+//! receivers' queues, retention, the sweep.
 //!
-//! One process at a time does it (a leader lock). `maintenance` has the tick, every other file
-//! one duty. The folder uses `liveness`, `store`, `error` and `job`. What must happen at once
+//! One process at a time does it (a leader lock). `maintenance` has the tick, every other file one
+//! duty. The folder uses `liveness`, `store`, `error` and `job`. Work that must happen at once
 //! belongs in `worker`.
 
 mod halts;

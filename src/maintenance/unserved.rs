@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// How long jobs must have been due. Programs that restart together come back within it.
 const OVERDUE: Duration = Duration::from_mins(1);
 
-/// What was said of unserved queues.
+/// The unserved queues that are already reported.
 #[derive(Debug, Default)]
 pub(in crate::maintenance) struct Unserved {
     last: Option<Instant>,

@@ -65,7 +65,7 @@ mod with_the_facade {
 #[cfg(feature = "metrics")]
 pub(in crate::metrics) use with_the_facade::{counter, gauge, histogram, no_gauge};
 
-/// What takes the place of the facade.
+/// A stand-in for the facade, which does nothing.
 #[cfg(not(feature = "metrics"))]
 mod nothing {
     use super::{Labels, Metric};

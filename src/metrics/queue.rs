@@ -14,7 +14,7 @@ use crate::metrics::names::{
 
 /// The outcome of an attempt whose hold was lost, and of which nothing was recorded.
 const LOST: &str = "lost";
-/// Whose claims can be taken over.
+/// The owners whose claims can be taken over.
 const OWNERS: [&str; 2] = ["worker", "receiver"];
 
 /// Counts and measures what a queue's worker does. It belongs to the recorder that was installed

@@ -29,7 +29,7 @@ impl Processor {
     /// Begins a processor on `pool`, which must have a connection for each slot of each queue (at
     /// most as many as the [`slots`](ProcessorBuilder::slots) that they share), and one for each
     /// queue under a lease. All processors on clones of one pool are added up, until they are
-    /// dropped or shut down. What the application takes of the pool comes on top. An idle queue
+    /// dropped or shut down. Connections that the application takes come on top. An idle queue
     /// gives its connections back 2 s after its last job. Beside the pool the processor opens up to
     /// five connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
@@ -99,8 +99,8 @@ impl ProcessorBuilder {
     }
 
     /// Sets how often this process runs retention and the sweep for jobs that nothing would wake;
-    /// `None`: never (another process must). Of several processes one does it at a time. 10 ms to 1
-    /// day, default 10 s.
+    /// `None`: never (another process must). If several processes do so, one works at a time. 10 ms
+    /// to 1 day, default 10 s.
     pub fn maintenance_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.config.maintenance = interval.into();
         self
@@ -114,10 +114,10 @@ impl ProcessorBuilder {
     /// to the others, and saves nothing up. Take any span in which queues A and B both have due
     /// work that claims find, and neither is at its own concurrency. The numbers of jobs `a` and
     /// `b` that they start differ by `|a / weight(A) - b / weight(B)| <= (1 + slots) * (1 /
-    /// weight(A) + 1 / weight(B))`. That is one slot, and those that were taken for jobs that had
-    /// not started at an end of the span. The bound does not grow with the span, and no queue with
-    /// work starves. Slots are shared, whatever their jobs last, and jobs that run in one turn
-    /// share one: the bound is one for [turns](QueueOptions::time_slice).
+    /// weight(A) + 1 / weight(B))`. The factor is one slot, plus the slots that were taken for jobs
+    /// that had not started at an end of the span. The bound does not grow with the span, and no
+    /// queue with work starves. Slots are shared, whatever their jobs last, and jobs that run in
+    /// one turn share one: the bound is one for [turns](QueueOptions::time_slice).
     ///
     /// A queue without work takes one slot for each of its polls, for the milliseconds of a claim.
     ///
@@ -179,12 +179,12 @@ impl ProcessorBuilder {
     /// Sets a hook that is called with each ended attempt, after the commit of its outcome.
     /// Default: none.
     ///
-    /// It runs in the processor's own tasks: it must not block, and sends what takes long to a
-    /// channel. A panic of it is caught, and logged. It is never called for an attempt whose commit
-    /// is not known to have succeeded. So it is best effort: an attempt is not told if the process
-    /// dies between the commit and the call, or if the answer to the commit is lost. What must
+    /// It runs in the processor's own tasks: it must not block, and sends slow work to a channel.
+    /// Its panic is caught, and logged. It is never called for an attempt whose commit is not known
+    /// to have succeeded. So it is best effort: an attempt is not reported if the process dies
+    /// between the commit and the call, or if the answer to the commit is lost. Work that must
     /// happen with the job is written through [`ActiveJob::tx`](crate::ActiveJob::tx). Attempts of
-    /// receivers, and of workers that died, are not told.
+    /// receivers, and of workers that died, are not reported.
     ///
     /// ```
     /// # fn example(pool: sqlx::PgPool) {

@@ -64,7 +64,7 @@ pub(in crate::processor) struct ShownQueue {
     pub(in crate::processor) vitals: Arc<QueueVitals>,
 }
 
-/// What `health` reads.
+/// The sources that `health` reads.
 pub(in crate::processor) struct HealthSource {
     pub(in crate::processor) context: Arc<Context>,
     pub(in crate::processor) queues: Vec<ShownQueue>,

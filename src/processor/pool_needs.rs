@@ -1,4 +1,5 @@
-//! What the processors of this program need of their pools, so that `build()` adds them up.
+//! The connections that the processors of this program need of their pools, so that `build()` adds
+//! them up.
 
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,7 +9,7 @@ use sqlx::PgPool;
 /// The processors that are built and not stopped. A dropped one is forgotten by the next look.
 static NEEDS: Mutex<Vec<Weak<PoolNeed>>> = Mutex::new(Vec::new());
 
-/// What one processor needs of its pool, until this is dropped.
+/// The connections that one processor needs of its pool, until this is dropped.
 #[derive(Debug)]
 pub(in crate::processor) struct PoolNeed {
     /// Kept, so that no other pool gets its address.

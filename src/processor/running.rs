@@ -52,7 +52,7 @@ impl Running {
     /// Stops claiming, waits for the running jobs until the deadline, then releases the rest. Their
     /// handlers see [`cancelled`](crate::ActiveJob::cancelled) and are dropped 150 ms later. A
     /// handler that returns `Ok` in that time has finished; all other jobs go back to their place,
-    /// and the attempt does not count. That takes 5 s at most.
+    /// and the attempt does not count. The release takes 5 s at most.
     ///
     /// A handler that blocks its thread cannot be dropped. It counts as
     /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process

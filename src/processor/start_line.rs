@@ -8,7 +8,7 @@ use crate::liveness::context::Context;
 use crate::processor::health::word_of;
 use crate::store::{WorkConnection, in_short_tx};
 
-/// What the line says of the settings.
+/// The settings that the line shows.
 pub(in crate::processor) struct StartLine {
     queues: String,
     slots: Option<usize>,
@@ -48,10 +48,10 @@ impl StartLine {
     }
 }
 
-/// What processors say of failed attempts, by queue.
+/// The policies of processors for failed attempts, by queue.
 pub(in crate::processor) type Policies = Vec<(String, FailurePolicy)>;
 
-/// Returns what is said of each queue.
+/// Returns the policy of each queue.
 pub(in crate::processor) fn policies<'a>(
     queues: impl IntoIterator<Item = &'a QueueOptions>,
 ) -> Policies {

@@ -37,7 +37,7 @@ pub(crate) struct QueueSlots {
     id: usize,
 }
 
-/// Slots that jobs may be claimed for. Those that no job started in are given back when dropped.
+/// Slots that jobs may be claimed for. Slots in which no job started are given back when dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedSlots {
     shared: Option<Arc<SharedSlots>>,

@@ -56,7 +56,7 @@ impl Claim {
 /// The options by which a queue's jobs are claimed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClaimOptions {
-    /// Of jobs that name none.
+    /// The limit of attempts for jobs that name none.
     pub(crate) max_attempts: i32,
     /// How many jobs of a group are claimed together at most.
     pub(crate) jobs_per_turn: usize,

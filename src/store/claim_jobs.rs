@@ -55,13 +55,13 @@ pub(crate) struct ScanStart {
     pub(crate) ungrouped: Option<DateTime<Utc>>,
 }
 
-/// What a claim brought, and what it saw beside that.
+/// The jobs that a claim brought, and its other findings.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
-    /// What their handlers need, by job.
+    /// The jobs as their handlers need them, by id.
     pub(crate) known: HashMap<i64, HeldJob>,
-    /// Whose claims it took over: `worker` or `receiver`.
+    /// The owners of the claims that it took over: `worker` or `receiver`.
     pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
     pub(crate) more: bool,

@@ -171,7 +171,7 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
     select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
 }
 
-/// What is inserted, and from what.
+/// The columns that are inserted, and their values.
 const COLUMNS: [(&str, &str); 17] = [
     ("id", "id"),
     ("queue", "queue"),
@@ -234,8 +234,8 @@ fn woken(names: &Names) -> SelectStatement {
         .to_owned()
 }
 
-/// The same of the row that was inserted. What its session has seen is asked first: a function of
-/// the server's costs more.
+/// The same for the row that was inserted. The session's own setting is read first: `seems_idle`, a
+/// function with queries of its own, costs more.
 fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(

@@ -19,7 +19,7 @@ pub(crate) const RESTART_GRACE: Duration = Duration::from_secs(15);
 /// nothing starves.
 pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
-/// What is set in a group's row to free it.
+/// The assignments that free a group's row.
 pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
      claimed_by = null, started_at = null, batch = null";
 
@@ -38,16 +38,16 @@ pub(in crate::store) fn claimed_count(alias: &str) -> String {
 pub(in crate::store) const CLAIMED: &str =
     "j.finished_at is null and (j.status = 'queued') = (j.group_id is not null)";
 
-/// What is set in a job's own row to free it.
+/// The assignments that free a job's own row.
 pub(in crate::store) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
-/// What a job `j` gets whose attempts begin anew, but for its expiry.
+/// The assignments that queue a job `j` again, with all its attempts. They leave its expiry alone.
 pub(in crate::store) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
      run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, parked_with = null";
 
-/// What a dead job `j` gets when it is queued. An expiry that is over no longer counts: it would
-/// end the job at once.
+/// The assignments that queue a dead job `j`. An expiry that is over no longer counts: it would end
+/// the job at once.
 pub(in crate::store) fn requeued() -> String {
     format!("{QUEUED_AGAIN}, expires_at = case when j.expires_at > now() then j.expires_at end")
 }
@@ -56,11 +56,11 @@ pub(in crate::store) fn requeued() -> String {
 pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
      and (select true from {claim_of}(j.queue, j.group_id, j.id) c) is null";
 
-/// What a job gets when it is cancelled: (column, value).
+/// The values that cancel a job: (column, value).
 pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];
 
-/// What a halted group's row gets when its halt ends: (column, value).
+/// The values that end a halt in its group's row: (column, value).
 pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
     ("halted_at", "null"),
     ("halt_reason", "null"),
@@ -106,9 +106,9 @@ pub(in crate::store) fn over(alias: &str, end: &str) -> String {
 pub(in crate::store) const FLAG_AT: &str =
     "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
-/// What becomes of a job that is claimed now: the word of a `Disposition`. A job that has expired
-/// is no dead letter of its attempts, so it halts no group. `attempts` are those that were begun,
-/// `terms` those of the claim.
+/// The disposition of a job that is claimed now: the word of a `Disposition`. A job that has
+/// expired is no dead letter of its attempts, so it halts no group. `attempts` is the number of
+/// attempts that were begun, `terms` are the terms of the claim.
 pub(in crate::store) fn disposition(attempts: &str) -> String {
     format!(
         "case when exists (select from {{schema}}.cancel_request r where r.job_id = j.id) then 'cancelled' \

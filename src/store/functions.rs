@@ -94,7 +94,7 @@ const VIEWS: &[&str] = &[
     include_str!("../../sql/views/stopped.sql"),
 ];
 
-/// What the signature of a view begins with.
+/// The beginning of a view's signature.
 const VIEW: &str = "view ";
 
 /// The size of a job's data, as it is stored: large data is compressed.
@@ -119,7 +119,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
     PINNED.map(|(name, value)| setting(name, value)).join(between)
 }
 
-/// What stands for `{key}` in every schema.
+/// The values of each `{key}`, the same in every schema.
 fn constants() -> [(&'static str, String); 47] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
@@ -155,7 +155,7 @@ fn constants() -> [(&'static str, String); 47] {
         ("{pin}", pinned(|name, value| format!("set_config('{name}', {value}, true)"), ", ")),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{park_batch}", PARK_BATCH.to_string()),
-        // What receivers go by if nothing is stored is what processors go by if nothing is said.
+        // Receivers' defaults without stored settings are processors' defaults without options.
         ("{default_attempts}", default.max_attempts.to_string()),
         ("{backoff}", seconds(default.base)),
         ("{exhausted}", quoted(EXHAUSTED)),
@@ -176,7 +176,7 @@ fn constants() -> [(&'static str, String); 47] {
     ]
 }
 
-/// Of SQL, as recorded in the table `migration`.
+/// Returns the checksum of SQL, as recorded in the table `migration`.
 pub(in crate::store) fn checksum(text: &str) -> Vec<u8> {
     let sql = AssertSqlSafe(text).into_sql_str();
     let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
@@ -195,10 +195,10 @@ pub(in crate::store) fn hex(bytes: &[u8]) -> String {
 /// A function, or a view, as this version of the library makes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    /// Its name and the types of its arguments, as `to_regprocedure` takes them. Of a view: `view`
+    /// Its name and the types of its arguments, as `to_regprocedure` takes them. For a view: `view`
     /// and its name.
     pub(crate) signature: String,
-    /// Of its text with the constants filled in, whatever the schema.
+    /// The checksum of its text with the constants filled in, the same in every schema.
     pub(crate) checksum: String,
     /// `{schema}`, `{schema_text}` and `{job_table}` are still to be filled in.
     text: String,

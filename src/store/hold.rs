@@ -98,8 +98,8 @@ const FOLLOWED: &str = "exists(
             and o.group_id is not null and o.status in ('queued', 'started')
     )";
 
-/// What [`held_job`] reads of a `job`, and of the session that holds it. `running` are the attempts
-/// that its row does not count yet.
+/// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
+/// the number of attempts that its row does not count yet.
 pub(in crate::store) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
         "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven,
@@ -140,8 +140,8 @@ pub(crate) struct HeldJob {
     pub(crate) session: SessionId,
     /// The transaction that holds it; `None` if none does, as under a lease.
     pub(crate) xid: Option<i64>,
-    /// The claim is suspected. That must be cleared before the handler runs, in a transaction of
-    /// its own: a hold that broke later would be taken over without a grace.
+    /// The claim is suspected. The suspicion must be cleared before the handler runs, in a
+    /// transaction of its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
     /// How long it had waited when it was claimed, and when this process learnt of the claim;
     /// `None` if a hold alone has read the job.

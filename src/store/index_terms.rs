@@ -17,12 +17,13 @@ use sea_query::{Expr, Order, SelectStatement};
 
 use crate::store::builder::sql;
 
-/// That `alias` is an unfinished job of a group, written exactly as the partial index has it.
+/// The condition that `alias` is an unfinished job of a group, written exactly as the partial index
+/// has it.
 pub(in crate::store) fn unfinished(alias: &str) -> Expr {
     sql(format!("{alias}.group_id is not null and {alias}.status in ('queued', 'started')"))
 }
 
-/// That a job has one of these statuses, in words that are no partial index's.
+/// The condition that a job has one of these statuses, in words that no partial index has.
 pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
     format!("{alias}status::text in ({statuses})")
 }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 
-/// A text as a literal, whatever is in it and however the session reads strings. Of the columns'
-/// collation: by itself it would have that of a name, for which no index serves.
+/// A text as a literal, whatever is in it and however the session reads strings. It has the
+/// columns' collation: by itself it would have that of a name, for which no index serves.
 pub(in crate::store) fn literal(text: &str) -> String {
     let mut hex = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {

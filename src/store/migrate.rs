@@ -66,7 +66,7 @@ const BEGIN: &str = "begin isolation level read committed read write\
     ; set local standard_conforming_strings = on; set local check_function_bodies = on; ";
 const BEGIN_READ: &str = "begin isolation level read committed read only; ";
 
-/// What a version of the library makes of a schema.
+/// The steps and the functions with which a version of the library makes a schema.
 #[derive(Debug, Clone)]
 pub(crate) struct Release {
     /// Oldest first.
@@ -86,7 +86,7 @@ impl Release {
         of(false).chain(of(true))
     }
 
-    /// Those of the functions and views that were `made` which it has no more: views first.
+    /// Returns the signatures in `made` that this release no longer has: views first.
     fn without<'a>(&self, made: &'a BTreeMap<String, String>) -> Vec<&'a str> {
         let kept = |signature: &str| self.functions.iter().any(|f| f.signature == signature);
         let mut gone: Vec<&str> = made.keys().map(String::as_str).filter(|s| !kept(s)).collect();
@@ -494,7 +494,7 @@ impl Store {
         format!("{views}drop function if exists {}.{signature}", self.quoted_schema())
     }
 
-    /// What was applied, oldest first; nothing: there are no tables.
+    /// Returns the applied steps, oldest first; none if there are no tables.
     async fn applied(&self, conn: &mut PgConnection) -> Result<Vec<Applied>, MigrateError> {
         let failed = |source| self.failed(source);
         let table = self.names.quoted("migration");

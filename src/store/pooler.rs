@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, Row};
 
-/// What hands out the server's sessions.
+/// How connections get the server's sessions.
 #[derive(Debug)]
 pub(crate) enum PoolerKind {
     /// A connection keeps its session: there is no pooler, or one of sessions.

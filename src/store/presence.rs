@@ -72,7 +72,7 @@ statements! {
         for no key update of p skip locked",
     );
 
-    /// Those whose locks nobody holds.
+    /// Processes whose locks nobody holds.
     FREE_KEYS = |_| "with other as materialized (select unnest($1) as id, unnest($2) as presence_key) \
         select id from other where pg_try_advisory_xact_lock(presence_key)".to_owned();
 
@@ -149,7 +149,7 @@ fn delete_claimless(names: &Names, which: &str) -> String {
     )
 }
 
-/// What a process says about itself.
+/// A process as it announces itself.
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessorRow {
     pub(crate) id: i64,
@@ -167,7 +167,7 @@ pub(crate) struct ServedQueue {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What a check of a process's own presence found.
+/// The result of a check of a process's own presence.
 #[derive(Debug)]
 pub(crate) struct Presence {
     /// The lock is held by the very session that asked.
@@ -183,7 +183,7 @@ pub(crate) struct Presence {
     pub(crate) awaits_maintenance: Option<bool>,
 }
 
-/// What a heartbeat asks for, beside its own presence.
+/// The query of a heartbeat: about its own presence, idle queues and maintenance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeartbeatQuery<'a> {
     pub(crate) id: i64,
@@ -269,7 +269,7 @@ impl Store {
             held: row.try_get("held")?,
             suspected: row.try_get("suspected")?,
             maybe_dead: row.try_get("maybe_dead")?,
-            // What is past is due.
+            // A time in the past is due now.
             due_in: due_in.into_iter().map(|seconds| seconds.map(wait)).collect(),
             awaits_maintenance: row.try_get("awaits_maintenance")?,
         })

@@ -1,5 +1,4 @@
-//! What a processor finds before it starts: the server, and the rights that its role lacks. Locks
-//! nothing.
+//! Checks before a processor starts: the server, and the rights that its role lacks. Locks nothing.
 
 use sqlx::{PgConnection, Row};
 

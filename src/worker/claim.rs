@@ -108,7 +108,7 @@ impl Worker {
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.set_more(state.busy);
         if !state.busy || leased {
-            // No job needs the connections. Those that are still opening go back to the pool.
+            // No job needs the connections. The ones that are still opening go back to the pool.
             let spares = self.spares(state);
             state.keep_spare(spares);
             state.coming.detach_all();

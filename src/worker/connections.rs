@@ -87,9 +87,9 @@ impl Worker {
     /// is read-only, or that the pool has left.
     pub(in crate::worker) fn leave_server(&self, state: &mut WorkerState) {
         state.spare.drain(..).for_each(SlotConnection::close);
-        // Those on the next connections would not find them.
+        // Slots on the next connections would not find these claims.
         state.prefetch.release_all();
-        // Nothing is lost with those that are being opened.
+        // Nothing is lost with the connections that are being opened.
         state.coming = JoinSet::new();
         while let Some(mut idle) = self.pool.try_acquire() {
             idle.close_on_drop();

@@ -21,7 +21,7 @@ pub(in crate::worker) struct Destination {
     server: Mutex<Option<Fresh>>,
 }
 
-/// What a fresh connection said of its server; `None` if it does not say.
+/// The server that a fresh connection reports; `None` if it reports none.
 type Fresh = Option<ServerId>;
 
 impl Destination {

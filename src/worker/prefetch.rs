@@ -90,7 +90,7 @@ enum NextClaim {
     Running,
 }
 
-/// What a slot does after its turn.
+/// The next step of a slot after its turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::worker) enum Next<T> {
     Turn(T),
@@ -168,7 +168,7 @@ impl<T> Buffer<T> {
     }
 
     fn next(&mut self, may_claim: bool) -> Next<T> {
-        // What a turn has passed on may be claimed too.
+        // A group whose turn was passed on may be claimed too.
         let more = self.more || self.ended == Some(true);
         if more && may_claim && self.claim == NextClaim::Later && self.is_low(self.room) {
             self.claim = NextClaim::Reserved;
@@ -260,8 +260,9 @@ impl Prefetch {
         usize::from(self.buffer().claim == NextClaim::Reserved)
     }
 
-    /// Returns what a slot does next, whose connection was opened with `origin`, and `has_claimed`
-    /// before or not. What was claimed on another server is not for it.
+    /// Returns the next step of a slot. `origin`: the options that its connection was opened with;
+    /// `has_claimed`: whether the connection has claimed before. A turn that was claimed on another
+    /// server is not for it.
     pub(in crate::worker) fn next(
         &self,
         origin: Option<&Arc<PgConnectOptions>>,

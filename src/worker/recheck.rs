@@ -64,7 +64,7 @@ impl Recheck {
         self.burst.take_if(|at| *at <= now);
     }
 
-    /// Drops the rechecks while no slot is free: the next end claims. That of a burst stays,
+    /// Drops the rechecks while no slot is free: the next end claims. The recheck of a burst stays,
     /// because the end may come too early for it.
     pub(in crate::worker) fn clear(&mut self) {
         (self.end, self.claim) = (None, None);

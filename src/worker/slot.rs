@@ -17,10 +17,10 @@ use crate::attempt::turn::{NextTurn, TurnEnd};
 use crate::slots::queue_slots::SlotGuard;
 use crate::worker::prefetch::{Next, Prefetch, PrefetchedTurn};
 
-/// What the slot does after its turn; `None` until the settle asks.
+/// The next step of the slot after its turn; `None` until the settle asks.
 struct Chosen {
     prefetch: Arc<Prefetch>,
-    /// What the slot's connection was opened with.
+    /// The options that the slot's connection was opened with.
     origin: Option<Arc<PgConnectOptions>>,
     next: Mutex<Option<Next<PrefetchedTurn>>>,
 }

@@ -1,7 +1,7 @@
 //! The integration tests: one binary, so that they share one server.
 //!
 //! Each folder's first lines say what lives there. The files beside this one test the repository:
-//! its documents, its examples and its layers.
+//! its documents, its sentences, its examples and its layers.
 
 // A test says what it expects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
@@ -12,6 +12,7 @@ mod faults;
 mod features;
 mod layers;
 mod operations;
+mod sentences;
 mod sql;
 mod support;
 

@@ -25,7 +25,7 @@ pub(crate) struct Acting<'a> {
     pub(crate) reason: Option<&'a str>,
 }
 
-/// What a request found and did.
+/// The result of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestReport {
     /// The job's status before the request; `None` if there is no such job.
@@ -46,7 +46,7 @@ pub(crate) struct RequestReport {
     pub(crate) forbidden: Option<i32>,
 }
 
-/// What a request to park a group found and did.
+/// The result of a request to park a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParkReport {
     /// The failed job that others are parked with.

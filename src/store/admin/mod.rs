@@ -1,7 +1,7 @@
 //! Statements of operators and of maintenance: settings, pauses, halts, cancels, dead letters,
 //! retention.
 //!
-//! They wait for no handler. What a worker does for each job does not belong here.
+//! They wait for no handler. A worker's statements for each job do not belong here.
 
 pub(in crate::store) mod control;
 pub(in crate::store) mod move_jobs;

@@ -18,7 +18,7 @@ statements! {
     );
 }
 
-/// What a move did.
+/// The result of a move.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MoveReport {
     /// The ids, old and new, in the order of both.

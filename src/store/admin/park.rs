@@ -33,7 +33,7 @@ statements! {
 /// How many groups one transaction of maintenance treats.
 const GROUPS: i64 = 4;
 
-/// What one batch did.
+/// The result of one batch.
 #[derive(Debug, Clone, Copy, Default)]
 struct ParkBatch {
     /// The last id that is left to park.

@@ -1,4 +1,4 @@
-//! What a group does with a job that is out of attempts, if that differs from its queue.
+//! The policy of a group for a job that is out of attempts, if it differs from its queue's.
 
 use sqlx::PgExecutor;
 use sqlx::types::Json;

@@ -25,16 +25,16 @@ statements! {
 /// How many jobs one batch cancels.
 const BATCH: i32 = 1000;
 
-/// What one batch did, and behind which job the next one begins; `None` after the last batch. By
-/// group and id, or by `turn_at` and id for jobs without a group.
+/// The result of one batch, and the place behind which the next one begins; `None` after the last
+/// batch. A place is a group and an id, or `turn_at` and an id for jobs without a group.
 #[derive(Debug, Clone)]
 pub(crate) struct Purge<T> {
     pub(crate) cancelled: u64,
     pub(crate) next: Option<(T, i64)>,
 }
 
-/// What a purge has left: running jobs, and locked queued ones up to an id (argument 2). Of one
-/// group (3), or of the whole queue.
+/// Returns the statement that counts the jobs a purge has left: running jobs, and locked queued
+/// ones up to an id (argument 2). They are those of one group (argument 3), or of the whole queue.
 fn left(names: &Names, whole: bool) -> String {
     let (of_jobs, of_groups, ungrouped) = if whole {
         let ungrouped = "union all select j.id, j.status = 'started' from {job} j

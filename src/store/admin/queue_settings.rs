@@ -16,7 +16,7 @@ statements! {
     CONFIGURE = |names| names.sql("select {configure_queue}($1, $2, $3, $4)");
     READ = |names| names.sql("select {queue_settings}($1)");
 
-    /// What living processors say of their queues, beside what is stored.
+    /// The options of living processors for their queues, beside the stored settings.
     SAID = |names| names.sql(
         "select p.node, p.policies, (
             select jsonb_object_agg(u.name, {queue_settings}(u.name)) from unnest(p.queues) u(name))

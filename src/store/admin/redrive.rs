@@ -19,7 +19,7 @@ statements! {
     RELEASE = |names| names.sql("select r.groups, r.jobs from {release_node}($1, $2, $3) r");
 }
 
-/// What a redrive queued.
+/// The result of a redrive.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RedriveReport {
     pub(crate) jobs: u64,

@@ -16,7 +16,7 @@ statements! {
     EXPLAIN_GROUP = |names| names.sql("select e.* from {explain_group}($1, $2) e");
 }
 
-/// What is asked about.
+/// The job or the group that is asked about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subject<'a> {
     Job(i64),

@@ -1,4 +1,4 @@
-//! What tests of users ask of a queue.
+//! The reads of a queue for users' tests.
 
 use sea_query::{Expr, Order};
 use sqlx::{PgExecutor, Row};

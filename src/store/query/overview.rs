@@ -94,7 +94,7 @@ const PARKED_SQL: &str = "
       from parked k where k.name is not null and k.step < $2)
     select k.name from parked k where k.name is not null";
 
-/// Those of every state, of which the longest waits and the deepest are looked for.
+/// Groups of every state: candidates for the longest wait and for the greatest depth.
 const ANY_SQL: &str = "
     ({rechecked})
     union
@@ -117,8 +117,8 @@ fn queues(names: &Names) -> String {
     )
 }
 
-/// What there is to say of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how
-/// many, `$3`: behind which name, `$4`: a prefix.
+/// The details of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how many,
+/// `$3`: behind which name, `$4`: a prefix.
 fn details(names: &Names, candidates: &str) -> String {
     let paused = paused("s");
     let next = |after: &str| names.sql_with(NEXT_GROUP, &[("after", after), ("paused", &paused)]);
@@ -183,7 +183,7 @@ impl Store {
         let found = self.list(executor, statement, queue, looked_at, after, find).await?;
         let mut or_more = !by_name && found.len() >= looked_at as usize;
         let mut groups = found;
-        // What is flagged may have ended.
+        // A flagged job may have ended, and left its group idle.
         groups.retain(|group| group.state != GroupState::Idle);
         if let Some(state) = filter.state {
             // One that runs, or is paused, is none of those that are due.

@@ -27,7 +27,7 @@ pub(crate) struct Succeeded<'a> {
     pub(crate) claim: &'a Claim,
     /// The jobs of its turn that are not recorded yet, but the last.
     pub(crate) earlier: &'a [UnrecordedSuccess],
-    /// Of the claim's job: as JSON.
+    /// The result of the claim's job, as JSON.
     pub(crate) result: &'a str,
 }
 

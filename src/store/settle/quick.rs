@@ -16,7 +16,7 @@ use crate::store::store::Store;
 /// The next transaction has the isolation level of the last one.
 const COMMIT_AND_BEGIN: &str = "commit and chain";
 
-/// What a message ends with.
+/// The rest of a message, behind its settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterSettle {
     Nothing,
@@ -28,7 +28,7 @@ pub(crate) enum AfterSettle {
     },
 }
 
-/// What a settle came to.
+/// The result of a settle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SettleAnswer {
     /// The turn has ended.
