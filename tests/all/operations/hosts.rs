@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
-    Errors, Log, by_hand, database, ended, eventually, handler, handler_with, job_of,
+    Errors, Log, by_hand, chain, database, ended, eventually, handler, handler_with, job_of,
     nothing_remains, queue, value,
 };
 
@@ -85,9 +85,14 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         assert_eq!(job.history.len(), usize::from(job.data == json!("fails")), "{job:?}");
     }
     assert_eq!(ended(database.pool(), gone).await.status, JobStatus::Cancelled);
-    seriatim::migrate(&odd).await.unwrap();
     let new = Client::new("new").unwrap();
-    new.migrate(&odd).await.unwrap();
+    for client in [Client::default(), new] {
+        // A busy machine may leave the session idle between two steps for longer than the host's
+        // limit.
+        while let Err(error) = client.migrate(&odd).await {
+            assert!(chain(&error).contains("idle-session timeout"), "{error}");
+        }
+    }
     let tables = async |schema: &str| -> i64 {
         let sql = format!(
             "select count(*) from information_schema.tables \
@@ -106,7 +111,14 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         "the session of the wake-ups was there all the while"
     );
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(errors.but_slow_checks(), [""; 0]);
+    // On a busy machine a claim may meet the host's own limit of a statement, or of an idle session:
+    // the next one goes on.
+    let limits = ["57014", "57P05"];
+    let cancelled = |said: &String| {
+        said.contains("could not claim") && limits.iter().any(|limit| said.contains(limit))
+    };
+    let errors: Vec<_> = errors.but_slow_checks().into_iter().filter(|it| !cancelled(it)).collect();
+    assert_eq!(errors, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
