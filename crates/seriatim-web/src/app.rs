@@ -147,6 +147,7 @@ fn own_pool(pool: &PgPool, connections: u32, read_only: bool) -> PgPool {
     // Set once connected: a pooler may refuse it as a start-up parameter.
     let settings = format!(
         "set statement_timeout = {limit}; set lock_timeout = {limit}; \
+         set default_transaction_isolation = 'read committed'; \
          set default_transaction_read_only = {read_only}; set application_name = 'seriatim-web'",
         limit = STATEMENT_TIMEOUT.as_millis(),
     );

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::{JobStatus, NewJob, Receive, ReceiveError};
+use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{ANN, ROOT, Shop, eventually, get, post, serve, users};
 
@@ -44,6 +45,21 @@ async fn a_retry_lets_the_lane_run_on() {
     let again = post(page, &retry, ANN, &json!({"reason": "twice"})).await;
     assert_eq!(again.status, 409);
     assert!(again.json()["error"].as_str().unwrap().contains("succeeded"), "{}", again.body);
+    shop.close().await;
+}
+
+/// There a snapshot may hide a claim, so such a transaction is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_works_where_repeatable_read_is_the_default() {
+    let shop = Shop::open(0).await;
+    let options = shop.pool().connect_options().as_ref().clone();
+    let options = options.options([("default_transaction_isolation", "repeatable read")]);
+    let page = serve(&PgPoolOptions::new().connect_lazy_with(options), users()).await;
+    shop.mended.store(true, Ordering::Relaxed);
+    let retry = format!("/api/v1/jobs/{}/retry", shop.poison);
+    let done = post(page, &retry, ANN, &json!({"reason": "the bank is back"})).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    shop.drained("orders", "customer-17").await;
     shop.close().await;
 }
 
