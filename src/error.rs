@@ -221,7 +221,8 @@ pub enum ControlError {
     /// The name of the queue or group cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The database refused.
+    /// The database refused. With SQLSTATE 0A000: a change of jobs that wait needs READ COMMITTED,
+    /// as an older snapshot may hide that one of them runs.
     #[error("{}", failed_call("request", .0))]
     Database(#[source] sqlx::Error),
 }

@@ -34,7 +34,8 @@ pub struct Retried {
 
 impl Client {
     /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until
-    /// then the job's group waits.
+    /// then the job's group waits. Above READ COMMITTED a job that waits gets a request as well:
+    /// the snapshot may hide that it runs.
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended;
