@@ -148,10 +148,10 @@ async fn turns(scene: &Scene, conn: &mut sqlx::PgConnection, slots: usize) -> Ve
     scene.store.claim(conn, Q, bounds(slots), scene.claim_options()).await.unwrap().jobs
 }
 
-/// Returns the rows that a claim has written, without times, tokens and flags: a claim that takes
-/// its time clears the flag of an idle group.
+/// Returns the rows that a claim has written, without times, tokens and the flag of its first job,
+/// which only a claim that takes its time clears.
 async fn written(conn: &mut sqlx::PgConnection) -> String {
-    let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.attempts, j.attempts_forgiven, \
+    let sql = "select string_agg(concat_ws(' ', j.id, j.status, j.flagged and j.id <> g.job_id, j.attempts, j.attempts_forgiven, \
         j.last_started_at is not null, j.history, g.job_id, g.head_id, g.batch, g.started_at is not null, g.aging_priority, \
         g.claimed_by, g.claim is not null, g.suspect), e'\n' order by j.id) \
         from seriatim.job j join seriatim.queue_group g using (queue, group_id)";

@@ -111,11 +111,11 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         "the session of the wake-ups was there all the while"
     );
     running.shutdown(Duration::from_secs(5)).await;
-    // On a busy machine a claim may meet the host's own limit of a statement, or of an idle session:
-    // the next one goes on.
-    let limits = ["57014", "57P05"];
+    // On a busy machine a claim may meet a limit of the host, if it has one: the next one goes on.
+    let limited = settings.iter().any(|(name, _)| name.ends_with("timeout"));
     let cancelled = |said: &String| {
-        said.contains("could not claim") && limits.iter().any(|limit| said.contains(limit))
+        let by_limit = said.contains("57014") || said.contains("57P05");
+        limited && said.contains("could not claim") && by_limit
     };
     let errors: Vec<_> = errors.but_slow_checks().into_iter().filter(|it| !cancelled(it)).collect();
     assert_eq!(errors, [""; 0]);

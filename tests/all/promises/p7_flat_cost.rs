@@ -122,8 +122,8 @@ async fn groups_that_cannot_run_cost_nothing() {
     }
 }
 
-/// Receives of a queue that no processor serves: by many groups that cannot start, an empty one reads
-/// as much as by few, and a receive finds what has just come in.
+/// Receives of a queue that no processor serves: by many groups that cannot start, an empty one
+/// reads as much as by few, and a receive finds what has just come in.
 async fn receives_cost_the_same(before: &str, after: &str, locked: bool) {
     const STUCK: usize = 100_000;
     const DUE: &str = "insert into seriatim.job (queue, group_id, data, flagged, run_at, turn_at) \

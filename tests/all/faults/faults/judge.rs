@@ -175,8 +175,7 @@ impl Figures {
         let by_hand = round.injected.iter().filter(|fault| fault.kind.may_cost_order());
         let by_hand: Vec<_> = by_hand.map(|fault| (fault.begin, fault.end)).collect();
         for job in &mut history.jobs {
-            let mut at = 1;
-            while at < job.runs.len() {
+            for at in 1..job.runs.len() {
                 let (first, second) = (&job.runs[at - 1], &job.runs[at]);
                 let (number, from, to) = (second.attempt, first.start, second.start);
                 let meanwhile = by_hand.iter().any(|(begin, end)| *begin < to && from < *end);
@@ -193,7 +192,6 @@ impl Figures {
                     }
                     job.order_runs();
                 }
-                at += 1;
             }
         }
     }
