@@ -29,7 +29,8 @@ pub(crate) struct Settings {
     /// Slots of the processor [default: 8; of `drain --work`: 8,16,32]
     #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
-    /// Time slice of a group's turn in milliseconds, or `auto`: the library's default [default: auto]
+    /// Time slice of a group's turn in milliseconds, or `auto`: the library's default [default:
+    /// auto]
     #[arg(long, value_delimiter = ',')]
     time_slice: Vec<Slice>,
     /// Whether succeeded jobs are kept

@@ -23,8 +23,8 @@ impl Client {
     /// Returns the number of the task. The last ten ended tasks of each queue are kept.
     ///
     /// # Errors
-    /// [`ControlError::MoveTaskRuns`]; [`ControlError::Name`]; [`ControlError::OutOfRange`]: the two
-    /// queues are one, or 0 a second; [`ControlError::Database`].
+    /// [`ControlError::MoveTaskRuns`]; [`ControlError::Name`]; [`ControlError::OutOfRange`]: the
+    /// two queues are one, or 0 a second; [`ControlError::Database`].
     pub async fn start_move_task(
         &self,
         executor: impl PgExecutor<'_>,

@@ -323,8 +323,8 @@ impl Client {
     ///
     /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts
     /// (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a
-    /// processor's, and the settings go before them there too. A receiver does not learn that its job
-    /// was cancelled: its ack counts, its nack ends the job as cancelled.
+    /// processor's, and the settings go before them there too. A receiver does not learn that its
+    /// job was cancelled: its ack counts, its nack ends the job as cancelled.
     ///
     /// # Errors
     /// [`ReceiveError::Refused`], [`ReceiveError::Database`].

@@ -16,8 +16,8 @@ pub struct AttemptInfo {
 }
 
 impl AttemptInfo {
-    /// Returns the last attempt of a job that has begun `attempts`, of which `forgiven` do not count
-    /// towards `max_attempts`.
+    /// Returns the last attempt of a job that has begun `attempts`, of which `forgiven` do not
+    /// count towards `max_attempts`.
     pub fn new(attempts: u32, forgiven: u32, max_attempts: Option<u32>) -> Self {
         Self { attempt: attempts, of: max_attempts.map(|limit| limit.saturating_add(forgiven)) }
     }

@@ -209,14 +209,15 @@ impl QueueOptions {
     /// The slice counts what handlers take. With the commits between them a turn may last four
     /// slices. A server under load takes longer for these, and shorter turns would add to its load.
     ///
-    /// A claim takes as many jobs of a group as are likely to end within the slice, by what the last
-    /// ones took in this process: at most 100, and 500 for all its groups together. These are shown
-    /// as `started`. Followers are next in order, due, and were never begun before. A job that may
-    /// expire, or whose attempts are limited to 1, begins a turn of its own. A job that was retried,
-    /// and those of a queue with a limit of jobs in flight or with
-    /// [shared slots](crate::ProcessorBuilder::slots), have turns of one job. A failure, a
-    /// shutdown or a lost claim ends the turn too, and a follower that did not run is as it was
-    /// before. If the process dies, it has used an attempt that is not held against it. A job that commits late with a lower id runs after the turn.
+    /// A claim takes as many jobs of a group as are likely to end within the slice, by what the
+    /// last ones took in this process: at most 100, and 500 for all its groups together. These are
+    /// shown as `started`. Followers are next in order, due, and were never begun before. A job
+    /// that may expire, or whose attempts are limited to 1, begins a turn of its own. A job that
+    /// was retried, and those of a queue with a limit of jobs in flight or with [shared
+    /// slots](crate::ProcessorBuilder::slots), have turns of one job. A failure, a shutdown or a
+    /// lost claim ends the turn too, and a follower that did not run is as it was before. If the
+    /// process dies, it has used an attempt that is not held against it. A job that commits late
+    /// with a lower id runs after the turn.
     ///
     /// Under a [`Hold::Transaction`] each job commits before the next one begins. Under a
     /// [`Hold::Lease`] quick successes of a turn are recorded together (at most 100 jobs, and at

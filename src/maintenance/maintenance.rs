@@ -1,5 +1,5 @@
-//! The tick of maintenance, by one process at a time: requests, halts, move tasks, flags, and in each
-//! round retention and the sweep.
+//! The tick of maintenance, by one process at a time: requests, halts, move tasks, flags, and in
+//! each round retention and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests, halts, move tasks and flags, and runs a round of retention and sweep if `round`.
-    /// Returns what the round did, by queue.
+    /// Handles requests, halts, move tasks and flags; with `round` also runs a round of retention
+    /// and sweep. Returns the reports of the round, by queue.
     pub(crate) async fn tick(
         &self,
         conn: PoolConnection<Postgres>,

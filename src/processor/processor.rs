@@ -160,7 +160,8 @@ impl Processor {
         let (mut loops, mut shown) = (Vec::new(), Vec::new());
         let options: Vec<_> = queues.iter().map(|(options, _)| options.clone()).collect();
         let parts = queue_slots::share(slots, &parts);
-        // Half of what the pool has beyond the needs of its processors: the rest is the application's.
+        // Half of what the pool has beyond the needs of its processors: the rest is the
+        // application's.
         let needed = PoolNeeds::lock().of(&pool);
         let room = (pool.options().get_max_connections() as usize).saturating_sub(needed);
         let more_connections = room / 2 / queues.len().max(1);

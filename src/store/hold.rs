@@ -21,8 +21,8 @@ use crate::store::store::Store;
 
 statements! {
     /// Locks the group row by its token, then the job row, both for the transaction. Writes
-    /// neither: an adopter that skips locked rows would wait for a row that was written. From here on
-    /// the transaction is the handler's, and may wait.
+    /// neither: an adopter that skips locked rows would wait for a row that was written. From here
+    /// on the transaction is the handler's, and may wait.
     HOLD_GROUP = |names| names.sql_with(
         "with held as materialized (
             select g.suspect is not null as suspected, g.started_at from {queue_group} g

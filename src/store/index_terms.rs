@@ -4,8 +4,8 @@
 //!
 //! Statements that are written as SQL use the same words. Four of them occur only there:
 //!
-//! * `column = any (array[value])`, by which the row of each of a batch's keys is found. An equality
-//!   could also be joined by reading an index as a whole, in its order.
+//! * `column = any (array[value])`, by which the row of each of a batch's keys is found. An
+//!   equality could also be joined by reading an index as a whole, in its order.
 //! * A claimed job is found by its id and the words of `fragments::CLAIMED`: no partial index has
 //!   them, and so none is read as a whole.
 //! * `(select 1 … limit 1) is null` instead of `not exists`, which may be hashed and read a whole

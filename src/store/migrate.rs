@@ -24,8 +24,8 @@ pub(crate) struct Step {
     pub(crate) description: &'static str,
     /// Empty if only functions change.
     pub(crate) sql: &'static str,
-    /// The oldest version of the library that can run on this one: at least the version before, unless
-    /// all programs must be stopped for the step.
+    /// The oldest version of the library that can run on this one: at least the version before,
+    /// unless all programs must be stopped for the step.
     pub(crate) compatible_from: i64,
 }
 
@@ -50,7 +50,8 @@ const STEPS: [Step; 10] = [
     step(6, "receivers", include_str!("../../migrations/0006_receivers.sql"), 3),
     step(7, "dead letters", include_str!("../../migrations/0007_dead_letters.sql"), 3),
     step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
-    // A claim of the version before would count an attempt as it begins, and adopt under another lock.
+    // A claim of the version before would count an attempt as it begins, and adopt under another
+    // lock.
     step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
     // The version before calls the claim with other arguments.
     step(10, "claim types", include_str!("../../migrations/0010_claim_types.sql"), 10),

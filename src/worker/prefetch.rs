@@ -272,7 +272,8 @@ impl Prefetch {
         let other = |entry: &Entry<PrefetchedTurn>| {
             entry.job.run.origin.as_ref().map(Arc::as_ptr) != origin.map(Arc::as_ptr)
         };
-        // One that was held ahead leaves the others to the slots when there are some that may not wait.
+        // One that was held ahead leaves the others to the slots when there are some that may not
+        // wait.
         let ahead = self.slots.taken() > buffer.slots && buffer.safe_streak < SURE;
         if ahead || buffer.waiting.front().is_some_and(other) {
             return Next::Nothing;

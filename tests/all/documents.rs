@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -71,7 +71,7 @@ fn contains(path: &str, named: &str) -> bool {
 }
 
 /// All Markdown: beside `Cargo.toml`, in the book, and the model's.
-fn documents() -> Vec<String> {
+pub fn documents() -> Vec<String> {
     let mut found = vec![String::from("tests/model/README.md")];
     let mut folders = vec![root().to_owned(), root().join("docs")];
     while let Some(folder) = folders.pop() {

@@ -115,12 +115,13 @@ fn absolute(path: &[String], own: &[String], known: &BTreeSet<Module>) -> Option
     }
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Finds the files below a folder that have one of these extensions.
+pub fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files(&path, extensions, found);
+        } else if path.extension().is_some_and(|its| extensions.iter().any(|one| its == *one)) {
             found.push(path);
         }
     }
@@ -138,7 +139,7 @@ fn module(file: &Path) -> Module {
 
 fn read(root: &Path) -> BTreeMap<Module, Source> {
     let mut paths = Vec::new();
-    files(root, &mut paths);
+    files(root, &["rs"], &mut paths);
     let file = |path: &PathBuf| path.strip_prefix(root).unwrap().to_owned();
     let known: BTreeSet<Module> = paths.iter().map(|path| module(&file(path))).collect();
     let mut sources = BTreeMap::new();

@@ -1,35 +1,17 @@
 //! Comments and documents are in plain English: no sentence begins with a genitive or a pronoun
-//! whose noun comes later.
+//! whose noun comes later, and no line of a comment is over 100 columns.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::documents::{documents, root};
+use crate::layers::files;
 
 const OPENINGS: [&str; 5] = ["Of", "What", "Those", "That", "Whose"];
 
-/// Where sentences are. Migrations that have run stay as they are.
-const ROOTS: [&str; 11] = [
-    "src",
-    "sql",
-    "tests",
-    "benches",
-    "examples",
-    "crates",
-    "docs",
-    "README.md",
-    "ARCHITECTURE.md",
-    "BENCHMARKS.md",
-    "CHANGELOG.md",
-];
-
-fn files_below(path: &Path, found: &mut Vec<PathBuf>) {
-    if path.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            files_below(&entry.unwrap().path(), found);
-        }
-    } else {
-        found.push(path.to_owned());
-    }
-}
+/// The folders with comments and documents, beside the documents of the root. Migrations that have
+/// run stay as they are.
+const FOLDERS: [&str; 7] = ["src", "sql", "tests", "benches", "examples", "crates", "docs"];
 
 /// Returns the text of a line that is a comment, or prose; `None` ends a paragraph.
 fn text_of<'l>(line: &'l str, extension: &str, fenced: &mut bool) -> Option<&'l str> {
@@ -83,17 +65,14 @@ fn sentences(paragraph: &str) -> Vec<&str> {
 
 #[test]
 fn no_sentence_opens_with_a_genitive_or_a_pronoun() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    for path in ROOTS {
-        files_below(&root.join(path), &mut files);
+    let of_root = documents().into_iter().filter(|path| !path.contains('/'));
+    let mut paths: Vec<PathBuf> = of_root.map(|path| root().join(path)).collect();
+    for folder in FOLDERS {
+        files(&root().join(folder), &["rs", "sql", "md"], &mut paths);
     }
     let mut wrong = Vec::new();
-    for file in files {
+    for file in paths {
         let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
-        if !["rs", "sql", "md"].contains(&extension) {
-            continue;
-        }
         for (line, paragraph) in paragraphs(&fs::read_to_string(&file).unwrap(), extension) {
             for sentence in sentences(&paragraph) {
                 let opens = OPENINGS.iter().any(|word| {
@@ -106,4 +85,21 @@ fn no_sentence_opens_with_a_genitive_or_a_pronoun() {
         }
     }
     assert!(wrong.is_empty(), "{} sentences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn comments_are_within_100_columns() {
+    let mut paths = Vec::new();
+    for folder in FOLDERS {
+        files(&root().join(folder), &["rs"], &mut paths);
+    }
+    let mut wide = Vec::new();
+    for file in paths {
+        let text = fs::read_to_string(&file).unwrap();
+        let is_wide =
+            |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 100;
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| is_wide(line));
+        wide.extend(lines.map(|(number, _): (usize, _)| format!("{}:{number}", file.display())));
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }

@@ -113,8 +113,8 @@ impl Protocol {
 
     /// Locks the head and inserts the row already claimed; asleep if the head is not due. If the
     /// head could not be locked, the row is free, and a later claim reads heads again. Then clears
-    /// the flags that the row stands for, but for that of the claimed job: it is not written. Without
-    /// an unfinished job there is no row, and only the flags of jobs that are over go.
+    /// the flags that the row stands for, but for that of the claimed job: it is not written.
+    /// Without an unfinished job there is no row, and only the flags of jobs that are over go.
     pub fn insert_new(&self, s: &mut State, w: usize, flags: u8, head: Option<u8>, wrong: bool) {
         let Some(head) = head else {
             self.clear(s, w, flags, |_, job| job.is_over());

@@ -1,4 +1,5 @@
-//! Requests of an operator: cancel, skip, move, retry (and redrive), unhalt, redrive of parked jobs.
+//! Requests of an operator: cancel, skip, move, retry (and redrive), unhalt, redrive of parked
+//! jobs.
 //!
 //! A job that waits and one that runs look the same, and the lock of a claim leaves no new version
 //! of its job's row. So a cancel, a skip and a move lock the job, and then read the group's claim

@@ -76,8 +76,8 @@ impl State {
         *shared = *shared & !(1 << a) & !(1 << b) | of_a << b | of_b << a;
     }
 
-    /// Forgets how jobs have ended, and after how many attempts: nothing asks for that any more, but
-    /// of jobs that may come back. Tokens get the lowest numbers.
+    /// Forgets how jobs have ended, and after how many attempts: nothing asks for that any more,
+    /// but of jobs that may come back. Tokens get the lowest numbers.
     pub fn forget(&mut self, over: u8) {
         for id in 0..JOBS {
             if over & 1 << id != 0

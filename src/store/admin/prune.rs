@@ -213,8 +213,8 @@ impl Store {
         Ok(prune.execute(conn).await?.rows_affected())
     }
 
-    /// Returns whether there are requests, groups to park or whose halt is over, move tasks, or flags
-    /// to tidy. One message, a transaction of its own.
+    /// Returns whether there are requests, groups to park or whose halt is over, move tasks, or
+    /// flags to tidy. One message, a transaction of its own.
     pub(crate) async fn awaits_maintenance(
         &self,
         conn: &mut PgConnection,
@@ -227,8 +227,8 @@ impl Store {
         rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
     }
 
-    /// Clears flags that call for nothing, of queues in which receives find more than they can read.
-    /// Returns whether there is more to do at once.
+    /// Clears flags that call for nothing, of queues in which receives find more than they can
+    /// read. Returns whether there is more to do at once.
     pub(crate) async fn tidy(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         self.query(&TIDY).fetch_one(conn).await?.try_get(0)
     }

@@ -65,8 +65,8 @@ pub(in crate::store) async fn send(
 }
 
 impl Store {
-    /// Settles a held job's success, and does what `then` says. If the turn `goes_on`, the claim stays
-    /// for its followers, unless the queue or the group is paused.
+    /// Settles a held job's success, and does what `then` says. If the turn `goes_on`, the claim
+    /// stays for its followers, unless the queue or the group is paused.
     pub(crate) async fn quick_settle(
         &self,
         conn: &mut PgConnection,

@@ -1,5 +1,5 @@
-//! One policy of failures for a queue, whoever works on it: what its settings store goes before what
-//! a processor says; and a group that is parked by hand.
+//! One policy of failures for a queue, whoever works on it: what its settings store goes before
+//! what a processor says; and a group that is parked by hand.
 
 use std::time::Duration;
 

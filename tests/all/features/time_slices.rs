@@ -63,7 +63,8 @@ const SHORT: Duration = Duration::from_millis(18);
 async fn a_group_keeps_its_slot_for_its_slice_and_then_waits() {
     for hold in HOLDS {
         let groups = served(hold, Duration::ZERO).await;
-        // A job that was prefetched, and given back on a machine under load, is first in line again.
+        // A job that was prefetched, and given back on a machine under load, is first in line
+        // again.
         let again = groups.windows(2).filter(|two| two[0] == two[1]).count();
         assert!(again <= 2, "one job each: {groups:?}");
         let mut turns = served(hold, LONG).await;
