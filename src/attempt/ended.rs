@@ -27,7 +27,7 @@ pub(crate) struct AttemptFacts {
     job: i64,
     name: Option<String>,
     reference: Option<String>,
-    attempt: u32,
+    pub(in crate::attempt) attempt: u32,
     pub(in crate::attempt) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.

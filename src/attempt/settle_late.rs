@@ -164,6 +164,11 @@ impl ClaimedTurn {
             // If the turn goes on, its token is valid after a commit whose answer was lost.
             HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => None,
             HoldAnswer::Skipped => return Ok(SettleAttempt::Skipped),
+            HoldAnswer::Lost if self.has_succeeded(conn).await? => {
+                // Only the answer to its commit was lost.
+                *unrecorded = Unrecorded::Outcome(Outcome::Succeeded { result: String::new() });
+                return Ok(SettleAttempt::Recorded);
+            }
             HoldAnswer::Lost => return Ok(SettleAttempt::Lost),
         };
         let paused = self.record_earlier(conn).await?;
@@ -185,6 +190,12 @@ impl ClaimedTurn {
         };
         self.record(conn, &held, outcome).await?;
         Ok(SettleAttempt::Recorded)
+    }
+
+    /// Returns whether the current attempt was recorded as a success.
+    async fn has_succeeded(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let Some(facts) = &self.facts else { return Ok(false) };
+        self.context.store.has_succeeded(conn, self.claim.job, facts.attempt).await
     }
 
     /// Tells the outcome of a late record that is committed. Returns how the turn ended.

@@ -21,6 +21,11 @@ statements! {
         )
         for no key update of g skip locked",
     );
+
+    /// A number of an attempt comes once (P9).
+    SUCCEEDED = |names| names.sql(
+        "select 1 from {job} j where j.id = $1 and j.status = 'succeeded' and j.attempts = $2",
+    );
 }
 
 /// A job of a turn whose handler has returned, and whose success is still to be recorded.
@@ -50,6 +55,17 @@ impl Store {
     ) -> Result<bool, sqlx::Error> {
         let already_recorded = self.query(&ALREADY_RECORDED).bind(claim.token).bind(claim.job);
         Ok(already_recorded.fetch_optional(conn).await?.is_some())
+    }
+
+    /// Returns whether this attempt of the job has succeeded, and its row is still there.
+    pub(crate) async fn has_succeeded(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+        attempt: u32,
+    ) -> Result<bool, sqlx::Error> {
+        let succeeded = self.query(&SUCCEEDED).bind(job).bind(i64::from(attempt));
+        Ok(succeeded.fetch_optional(conn).await?.is_some())
     }
 
     /// Records successes of a group's turn, which stays claimed; returns whether the queue or the

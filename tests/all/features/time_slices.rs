@@ -420,13 +420,14 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
 /// it has committed, and its client loses the answer if the session is ended then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
-    for (hold, with_tx) in [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)] {
+    let holds = [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)];
+    for (jobs, (hold, with_tx)) in [1, 3].into_iter().flat_map(|jobs| holds.map(|hold| (jobs, hold))) {
         let server = Server::start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
         let pool = database.pool();
-        let jobs = (0..3).map(|n| job_of("q", "g", n));
-        seriatim::enqueue_many(pool, jobs).await.unwrap();
-        let (log, gate) = (Log::default(), Gate::default());
+        let of_group = (0..jobs).map(|n| job_of("q", "g", n));
+        seriatim::enqueue_many(pool, of_group).await.unwrap();
+        let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
         let (seen, wait) = (log.clone(), gate.clone());
         let run = handler_with((wait, seen, with_tx), async |(wait, seen, with_tx), job, data| {
             seen.add(data.to_string());
@@ -438,8 +439,8 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
             }
             Ok(json!(null))
         });
-        let running = processor(&database, 4)
-            .await
+        let running = errors
+            .of(processor(&database, 4).await)
             .queue(long(hold), run)
             .build()
             .unwrap()
@@ -465,8 +466,9 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
         let since = std::time::Instant::now();
         drained(pool, "q").await;
         assert!(since.elapsed() < Duration::from_secs(10), "{hold:?}: {:?}", since.elapsed());
-        assert_eq!(log.entries(), ["0", "1", "2"], "{hold:?}");
+        assert_eq!(log.entries(), ["0", "1", "2"][..jobs], "{hold:?}");
         nothing_remains(pool).await;
+        assert_eq!(errors.named("Settle"), [""; 0], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
     }
 }
