@@ -14,6 +14,7 @@ use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
 use crate::interleavings::support::shapes::{NEVER, SHAPES, VACUUMED, WHILE_EMPTY, WITH_ONE_GROUP};
+use crate::interleavings::support::size::size;
 use crate::interleavings::support::steps::{KEEP, OPTIONS, adopt, retried, succeeded};
 use crate::store::{
     AfterSettle, ClaimBounds, ClaimOptions, HeartbeatQuery, HoldAnswer, ScanStart, Store,
@@ -381,17 +382,22 @@ async fn delayed_groups_cost_a_claim_nothing() {
     check(4..5, NEVER).await;
 }
 
+/// The groups of many, where a plan for empty tables costs the most; all shapes in CI.
+fn some_shapes() -> Range<usize> {
+    size(1..2, 0..SHAPES.len())
+}
+
 #[tokio::test]
 async fn statistics_of_empty_tables_cost_nothing_later() {
-    check(0..SHAPES.len(), WHILE_EMPTY).await;
+    check(some_shapes(), WHILE_EMPTY).await;
 }
 
 #[tokio::test]
 async fn a_vacuum_of_empty_tables_costs_nothing_later() {
-    check(0..SHAPES.len(), VACUUMED).await;
+    check(some_shapes(), VACUUMED).await;
 }
 
 #[tokio::test]
 async fn a_vacuum_of_tables_with_one_group_costs_nothing_later() {
-    check(0..SHAPES.len(), WITH_ONE_GROUP).await;
+    check(some_shapes(), WITH_ONE_GROUP).await;
 }

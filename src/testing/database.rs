@@ -42,7 +42,8 @@ impl TestDatabase {
         let name = server.new_name();
         // Only a database without sessions can be copied: its last session is closing, and
         // PostgreSQL waits for that (5 s). Copies can be made side by side.
-        execute(server, format!("CREATE DATABASE {name} TEMPLATE {template}")).await?;
+        let strategy = copy_strategy(server.version());
+        execute(server, format!("CREATE DATABASE {name} TEMPLATE {template}{strategy}")).await?;
         let options = options(server, &name)?;
         let pool = PgPoolOptions::new().max_connections(20).connect_lazy_with(options);
         Ok(Self { server: server.clone(), name, pool, removed: false })
@@ -115,6 +116,16 @@ impl Drop for TestDatabase {
         if thread.is_ok() {
             let _ = wait.recv_timeout(DROP_WITHIN);
         }
+    }
+}
+
+/// Returns the clause for the quickest copy. A copy by files takes half of the time of one by WAL,
+/// which is the default since PostgreSQL 15; before, there is no other and no clause.
+fn copy_strategy(version: &str) -> &'static str {
+    let major = version.split(|c: char| !c.is_ascii_digit()).next();
+    match major.and_then(|major| major.parse::<u32>().ok()) {
+        Some(15..) => " STRATEGY file_copy",
+        _ => "",
     }
 }
 

@@ -9,6 +9,8 @@ pub(super) mod producers;
 pub(super) mod scene;
 pub(super) mod session;
 pub(super) mod shapes;
+#[path = "../../../tests/all/support/size.rs"]
+pub(super) mod size;
 pub(super) mod steps;
 pub(super) mod stress;
 pub(super) mod workers;

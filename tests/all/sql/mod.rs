@@ -3,6 +3,7 @@
 //! A case that both languages can run belongs in `sql_functions`.
 //! A case for the Rust library alone belongs in `features`.
 
+mod flat_receives;
 mod hostile_schemas;
 pub mod migrate;
 mod operator_functions;

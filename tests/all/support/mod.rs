@@ -8,6 +8,7 @@ pub mod namespace;
 pub mod network;
 pub mod pooler;
 pub mod proxy;
+mod size;
 pub mod standby;
 pub mod witness;
 pub mod worker_process;
@@ -27,17 +28,10 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+pub(crate) use size::size;
+
 /// How long an event may take to come: far more than it should, on a machine under load.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The size of a test: `small` for a plain `cargo test`, `ci` with `SERIATIM_TEST_SIZE=ci`.
-pub fn size<T>(small: T, ci: T) -> T {
-    match std::env::var("SERIATIM_TEST_SIZE").as_deref() {
-        Ok("ci") => ci,
-        Ok(other) => panic!("SERIATIM_TEST_SIZE is {other}, not ci"),
-        Err(_) => small,
-    }
-}
 
 /// A migrated database of the test's own.
 pub async fn database() -> TestDatabase {

@@ -14,4 +14,6 @@ mod pages;
 mod readable;
 mod scale;
 mod security;
+#[path = "../../../../tests/all/support/size.rs"]
+mod size;
 mod support;

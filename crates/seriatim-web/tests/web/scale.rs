@@ -7,15 +7,8 @@ use seriatim_web::Access;
 
 use crate::browser::local;
 use crate::chromium::{ENTER, browser};
+use crate::size::size;
 use crate::support::{ANN, Shop, get, serve, users};
-
-/// The groups: 100,000 with `SERIATIM_TEST_SIZE=ci`.
-fn size() -> usize {
-    match std::env::var("SERIATIM_TEST_SIZE").as_deref() {
-        Ok("ci") => 100_000,
-        _ => 5_000,
-    }
-}
 
 /// Opens a shop with a queue `wide` of so many groups, and a deep one.
 async fn wide_shop(groups: usize) -> Shop {
@@ -35,7 +28,7 @@ async fn wide_shop(groups: usize) -> Shop {
 /// `--nocapture` shows the times.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_answers_with_many_groups() {
-    let groups = size();
+    let groups = size(5_000, 100_000);
     let shop = wide_shop(groups).await;
     let page = serve(shop.pool(), users()).await;
     for path in [
@@ -67,7 +60,7 @@ async fn every_page_answers_with_many_groups() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_found_among_many_in_the_browser() {
     let Some(browser) = browser(false, 1280).await else { return };
-    let groups = size();
+    let groups = size(5_000, 100_000);
     let shop = wide_shop(groups).await;
     let page = serve(shop.pool(), local(Access::Operator)).await;
     browser.open(page, "/").await;
