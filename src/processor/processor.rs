@@ -56,13 +56,13 @@ use crate::worker::worker::Worker;
 /// ```
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
-    pub(in crate::processor) config: Config,
-    pub(in crate::processor) need: Arc<PoolNeed>,
-    pub(in crate::processor) unstarted: Unstarted,
+    pub(crate) config: Config,
+    pub(crate) need: Arc<PoolNeed>,
+    pub(crate) unstarted: Unstarted,
 }
 
 /// Says in the log that a processor was dropped before its start.
-pub(in crate::processor) struct Unstarted;
+pub(crate) struct Unstarted;
 
 impl Unstarted {
     fn disarm(self) {

@@ -25,7 +25,7 @@ use crate::processor::start_line::{Policies, StartLine, warn_of_overridden};
 use crate::store::ProcessorRow;
 
 /// Detects a pooler before the first claim.
-pub(in crate::processor) fn spawn_pooler_detection(
+pub(crate) fn spawn_pooler_detection(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     sessions_wanted: bool,
@@ -39,7 +39,7 @@ pub(in crate::processor) fn spawn_pooler_detection(
 }
 
 /// Logs the start, as soon as it is known what the processor works on.
-pub(in crate::processor) fn spawn_start_line(
+pub(crate) fn spawn_start_line(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     (line, policies): (StartLine, Policies),
@@ -61,7 +61,7 @@ pub(in crate::processor) fn spawn_start_line(
 }
 
 /// Checks at intervals whether this program fits the schema.
-pub(in crate::processor) fn spawn_schema_check(
+pub(crate) fn spawn_schema_check(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -72,7 +72,7 @@ pub(in crate::processor) fn spawn_schema_check(
 
 /// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
 /// threads must not delay them. Without that thread nothing is claimed.
-pub(in crate::processor) fn spawn_monitor(
+pub(crate) fn spawn_monitor(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     pool: &PgPool,
@@ -130,7 +130,7 @@ async fn watch_polls(
 }
 
 /// Starts the watchdog, and a task that shows it that the runtime polls tasks.
-pub(in crate::processor) fn spawn_watchdog(
+pub(crate) fn spawn_watchdog(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -151,7 +151,7 @@ pub(in crate::processor) fn spawn_watchdog(
     }
 }
 
-pub(in crate::processor) fn spawn_listener(
+pub(crate) fn spawn_listener(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -174,7 +174,7 @@ pub(in crate::processor) fn spawn_listener(
     });
 }
 
-pub(in crate::processor) fn spawn_maintenance(
+pub(crate) fn spawn_maintenance(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -197,7 +197,7 @@ pub(in crate::processor) fn spawn_maintenance(
 }
 
 /// Waits for the workers, then ends the side tasks.
-pub(in crate::processor) async fn supervise(
+pub(crate) async fn supervise(
     mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
     side_stop: DropGuard,

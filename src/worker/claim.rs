@@ -31,7 +31,7 @@ const REACH: usize = 4;
 impl Worker {
     /// Claims for the reserved slots. Returns how long to wait for the next claim, if no slot ends
     /// before.
-    pub(in crate::worker) async fn claim_and_start(
+    pub(crate) async fn claim_and_start(
         &self,
         state: &mut WorkerState,
         mut reserved: ReservedSlots,
@@ -125,7 +125,7 @@ impl Worker {
 
     /// Claims up to `want` jobs on one of `connections`; by transaction as many jobs as there are
     /// connections. Also returns the time from which their leases count.
-    pub(in crate::worker) async fn claim(
+    pub(crate) async fn claim(
         &self,
         state: &mut WorkerState,
         want: usize,

@@ -42,7 +42,7 @@ enum Node {
     Parts(BTreeMap<String, Node>),
 }
 
-pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
+pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
     let address = parts.uri.query().unwrap_or("").as_bytes();
     let body = if parts.method == Method::POST { body } else { &[] };
     if [address, body].iter().any(|text| percent_decode(text).decode_utf8().is_err()) {
