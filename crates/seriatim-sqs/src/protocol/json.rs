@@ -4,7 +4,7 @@ use hyper::http::request::Parts;
 use serde_json::{Value, json};
 
 use crate::error::{Code, SqsError};
-use crate::protocol::Call;
+use crate::protocol::call::Call;
 
 /// The prefix of targets.
 const SERVICE: &str = "AmazonSQS.";

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Code, SqsError};
-use crate::protocol::Call;
+use crate::protocol::call::Call;
 
 /// The deepest name: `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.StringValue`.
 const DEPTH: usize = 6;
