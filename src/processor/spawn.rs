@@ -4,25 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
-use crate::liveness::blocked;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
-use crate::liveness::presence::PresenceKeeper;
 use crate::liveness::schema_check;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
 use crate::processor::check;
 use crate::processor::listener;
 use crate::processor::start_line::{Policies, StartLine, warn_of_overridden};
-use crate::store::ProcessorRow;
 
 /// Detects a pooler before the first claim.
 pub(crate) fn spawn_pooler_detection(
@@ -68,65 +64,6 @@ pub(crate) fn spawn_schema_check(
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move { schema_check::run(&context, &stop).await });
-}
-
-/// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
-/// threads must not delay them. Without that thread nothing is claimed.
-pub(crate) fn spawn_monitor(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    pool: &PgPool,
-    (row, wanted): (ProcessorRow, bool),
-    blocked_after: Option<Duration>,
-    side_stop: &CancellationToken,
-    stop: &CancellationToken,
-) {
-    let (ended, end) = oneshot::channel::<()>();
-    let refuse = {
-        let (context, stop) = (Arc::clone(context), stop.clone());
-        move |error| {
-            stop.cancel();
-            context.report(&BackgroundError::NoMonitor(error));
-        }
-    };
-    let watch = {
-        let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
-        async move {
-            let report = |error| context.report(&error);
-            let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted };
-            tokio::join!(
-                context.session_monitor.run(&context.store, &pool, &side_stop, report),
-                keeper.run(&side_stop, report),
-                watch_polls(context.processor, blocked_after, &side_stop, report),
-            );
-        }
-    };
-    let thread = {
-        let refuse = refuse.clone();
-        move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(watch),
-                Err(error) => refuse(error),
-            }
-            drop(ended);
-        }
-    };
-    match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
-        Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
-        Err(error) => refuse(error),
-    }
-}
-
-/// Reports handlers that block their threads, unless that is switched off.
-async fn watch_polls(
-    processor: i64,
-    limit: Option<Duration>,
-    stop: &CancellationToken,
-    report: impl Fn(BackgroundError),
-) {
-    if let Some(limit) = limit {
-        blocked::run(processor, limit, stop, report).await;
-    }
 }
 
 /// Starts the watchdog, and a task that shows it that the runtime polls tasks.
