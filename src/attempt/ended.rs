@@ -27,8 +27,8 @@ pub(crate) struct AttemptFacts {
     job: i64,
     name: Option<String>,
     reference: Option<String>,
-    pub(in crate::attempt) attempt: u32,
-    pub(in crate::attempt) waits: Waits,
+    pub(crate) attempt: u32,
+    pub(crate) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.
     took: OnceLock<Duration>,
@@ -81,7 +81,7 @@ macro_rules! ended {
 
 impl AttemptFacts {
     /// Returns the facts of an attempt that begins now.
-    pub(in crate::attempt) fn new(
+    pub(crate) fn new(
         queue: &Arc<str>,
         claim: &Claim,
         held: &HeldJob,
@@ -115,7 +115,7 @@ impl AttemptFacts {
 
     /// Returns the span that the handler runs in: a root, since the job's producer has ended. Its
     /// fields are in each of the handler's own lines, so they are few.
-    pub(in crate::attempt) fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         let begin = || {
             tracing::info_span!(
                 target: "seriatim::job",
@@ -137,19 +137,19 @@ impl AttemptFacts {
     }
 
     /// Records that the handler has ended.
-    pub(in crate::attempt) fn record_end(&self) {
+    pub(crate) fn record_end(&self) {
         // A handler ends once.
         let _ = self.took.set(self.began.elapsed());
     }
 
     /// Tells that the job has succeeded.
-    pub(in crate::attempt) fn tell_success(&self) {
+    pub(crate) fn tell_success(&self) {
         self.log_success();
         self.tell_others(EndedAs::Succeeded, None, None);
     }
 
     /// Tells an outcome whose commit is known to have succeeded.
-    pub(in crate::attempt) fn tell(&self, outcome: &Outcome) {
+    pub(crate) fn tell(&self, outcome: &Outcome) {
         self.log(outcome);
         let (failure, delay) = match outcome {
             Outcome::Retried { failure, delay } => (Some(failure), Some(*delay)),

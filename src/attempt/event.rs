@@ -53,7 +53,7 @@ pub struct Event {
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Calls the hook. A panic of it would end the caller, a worker or the settler.
-pub(in crate::attempt) fn call(hook: &EventHook, event: &Event) {
+pub(crate) fn call(hook: &EventHook, event: &Event) {
     if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
         let (queue, job) = (&*event.queue, event.job);
         tracing::error!(target: "seriatim::node", queue, job, "the hook for events panicked");

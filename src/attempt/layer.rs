@@ -72,7 +72,7 @@ pub struct Next<'a> {
 }
 
 impl<'a> Next<'a> {
-    pub(in crate::attempt) fn new(
+    pub(crate) fn new(
         layers: &'a [Box<dyn Layer>],
         handler: &'a dyn ErasedHandler,
         data: &'a JobData,
@@ -101,7 +101,7 @@ impl fmt::Debug for Next<'_> {
 /// How a handler ended. Whether its attempt succeeded is known with the commit only.
 ///
 /// A [`Layer`] gets one from [`Next::run`]. It can make failures, and no success.
-pub struct Ended(pub(in crate::attempt) RunResult);
+pub struct Ended(pub(crate) RunResult);
 
 impl Ended {
     /// Returns a failure that means: no further attempt.

@@ -51,12 +51,28 @@ struct PendingSuccesses<'a> {
     last: bool,
 }
 
-impl PendingSuccesses<'_> {
+impl<'a> PendingSuccesses<'a> {
+    fn add(
+        &mut self,
+        success: UnrecordedSuccess,
+        counted: RunningAttempt<'a>,
+        facts: Option<Arc<AttemptFacts>>,
+    ) {
+        self.successes.push(success);
+        self.counted.push(counted);
+        self.facts.extend(facts);
+    }
+
     /// Returns when the successes must be recorded; `None` if there are none, or the database
     /// refused them.
     fn due_at(&self) -> Option<Instant> {
         let waiting = !self.successes.is_empty() && self.flush.is_none() && !self.last;
         self.since.filter(|_| waiting).map(|since| since + WINDOW)
+    }
+
+    /// Returns whether the successes must be recorded before the next handler begins.
+    fn must_be_recorded(&self) -> bool {
+        self.is_full() || self.due_at().is_some_and(|due| due <= Instant::now())
     }
 
     fn is_full(&self) -> bool {
@@ -93,6 +109,20 @@ impl PendingSuccesses<'_> {
             self.since = None;
         }
         end
+    }
+
+    /// Counts the last job of the turn, and the successes that were settled with it.
+    fn count_settled(&mut self, end: TurnEnd, last: &mut RunningAttempt<'_>) {
+        match end {
+            TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
+                last.mark_finished();
+                self.mark_recorded(self.counted.len());
+            }
+            // It was told with its record.
+            TurnEnd::FirstOnly => self.mark_finished(1),
+            TurnEnd::Released => last.mark_released(),
+            TurnEnd::Lost => {}
+        }
     }
 
     /// Counts and tells the first `recorded` successes.
@@ -142,15 +172,7 @@ impl ClaimedTurn {
         while let Some(held) = held.remove(&self.claim.job) {
             let mut counted = context.counters.begin();
             let signals = lease_guard.signals.clone();
-            let guard = HoldGuard::Leased(Lease {
-                context: Arc::clone(&context),
-                pool: pool.clone(),
-                claim: self.claim.clone(),
-                time,
-                guard: lease_guard,
-                waits: Arc::default(),
-                record_first: None,
-            });
+            let guard = self.leased_guard(time, lease_guard, &pool);
             self.begin_attempt(&held);
             let mut job = self.active_job(&held, guard);
             let begun = Instant::now();
@@ -165,30 +187,13 @@ impl ClaimedTurn {
                 (HoldGuard::Leased(lease), Unrecorded::Outcome(Outcome::Succeeded { result }))
                     if stays =>
                 {
-                    pending.successes.push(UnrecordedSuccess {
-                        job: self.claim.job,
-                        result,
-                        began: self.claim.began,
-                        ended: Some(std::time::Instant::now()),
-                    });
-                    pending.counted.push(counted);
-                    pending.facts.extend(self.facts.clone());
+                    pending.add(self.success(result), counted, self.facts.clone());
                     // If the next job kills the process, the take-over of a job with a single
                     // attempt has none left.
-                    let due = job.max_attempts < 2
-                        || pending.due_at().is_some_and(|due| due <= Instant::now());
-                    if due || pending.is_full() {
-                        match self.record_now(&mut pending, &signals).await {
-                            TurnEnd::Stays => {}
-                            TurnEnd::Lost => {
-                                self.report_claim_lost();
-                                return;
-                            }
-                            TurnEnd::Finished
-                            | TurnEnd::Drained
-                            | TurnEnd::FirstOnly
-                            | TurnEnd::Released => return,
-                        }
+                    if (job.max_attempts < 2 || pending.must_be_recorded())
+                        && self.record_now(&mut pending, &signals).await != TurnEnd::Stays
+                    {
+                        return;
                     }
                     lease_guard = lease.guard;
                 }
@@ -204,16 +209,7 @@ impl ClaimedTurn {
                     }
                     job.guard = guard;
                     let (end, _) = self.settle(job, held, &signals, unrecorded, clean).await;
-                    match end {
-                        TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => {
-                            counted.mark_finished();
-                            pending.mark_recorded(pending.counted.len());
-                        }
-                        // It was told with its record.
-                        TurnEnd::FirstOnly => pending.mark_finished(1),
-                        TurnEnd::Released => counted.mark_released(),
-                        TurnEnd::Lost => {}
-                    }
+                    pending.count_settled(end, &mut counted);
                     if end != TurnEnd::Stays {
                         return;
                     }
@@ -227,6 +223,29 @@ impl ClaimedTurn {
                 return;
             }
             lease_guard.pass_to(self.claim.job);
+        }
+    }
+
+    /// Returns the hold of the turn's next job: the claim under its lease.
+    fn leased_guard(&self, time: Duration, guard: LeaseGuard, pool: &PgPool) -> HoldGuard {
+        HoldGuard::Leased(Lease {
+            context: Arc::clone(&self.context),
+            pool: pool.clone(),
+            claim: self.claim.clone(),
+            time,
+            guard,
+            waits: Arc::default(),
+            record_first: None,
+        })
+    }
+
+    /// Returns the success of the turn's job, which ended just now.
+    fn success(&self, result: String) -> UnrecordedSuccess {
+        UnrecordedSuccess {
+            job: self.claim.job,
+            result,
+            began: self.claim.began,
+            ended: Some(std::time::Instant::now()),
         }
     }
 
@@ -298,12 +317,15 @@ impl ClaimedTurn {
         }
     }
 
-    /// Records all pending successes before the next handler begins.
+    /// Records all pending successes before the next handler begins. Reports a claim that is lost.
     async fn record_now(&self, pending: &mut PendingSuccesses<'_>, signals: &Signals) -> TurnEnd {
         loop {
             self.flush(pending, signals, true);
             let answer = pending.answer().await;
             let end = pending.apply_answer(answer);
+            if end == TurnEnd::Lost {
+                self.report_claim_lost();
+            }
             if end != TurnEnd::Stays || pending.retry_at.is_none() {
                 return end;
             }

@@ -5,18 +5,18 @@
 
 pub(crate) mod active_job;
 pub(crate) mod connection;
-pub(crate) mod ended;
+mod ended;
 pub(crate) mod event;
-pub(crate) mod failure;
+mod failure;
 pub(crate) mod handler;
-pub(crate) mod hold;
+mod hold;
 pub(crate) mod layer;
-pub(crate) mod leased_turn;
-pub(crate) mod lost;
+mod leased_turn;
+mod lost;
 pub(crate) mod release;
-pub(crate) mod run;
-pub(crate) mod settle;
+mod run;
+mod settle;
 pub(crate) mod settle_batch;
-pub(crate) mod settle_late;
-pub(crate) mod time_slice;
+mod settle_late;
+mod time_slice;
 pub(crate) mod turn;

@@ -189,70 +189,12 @@ impl ClaimedTurn {
         held: &HeldJob,
         signals: &Signals,
     ) -> (RunResult, bool) {
-        if held.cancel_requested {
-            return (RunResult::Cancelled, true);
+        if let Some(end) = self.end_without_handler(held) {
+            return (end, true);
         }
-        match self.claim.disposition {
-            Disposition::Run => {}
-            Disposition::Exhausted => return (RunResult::Exhausted, true),
-            Disposition::Expired(at) => return (RunResult::Expired(at), true),
-            Disposition::Ignored => return (RunResult::Ignored, true),
-            Disposition::Cancelled => return (RunResult::Cancelled, true),
-        }
-        let limit = held.timeout.or(self.queue.options.timeout);
-        let waits = job.waits_for_connection();
-        let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
-        let cancelled = job.cancelled.clone();
-        let context = &self.context;
-        let stopped = {
-            let run = async {
-                let (processor, queue) = (context.processor, Arc::clone(&self.queue.name));
-                let polled = PolledHandler { processor, queue, job: self.claim.job };
-                let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
-                let result = run_result(show_polls(polled, run).await);
-                if let Some(facts) = &self.facts {
-                    facts.record_end();
-                }
-                // Within the same limits: a query that the handler dropped half-way has to end
-                // first.
-                match leave_savepoint(job, result).await {
-                    Ok(result) => (result, true),
-                    Err(result) => (result, false),
-                }
-            };
-            let mut run = pin!(run);
-            let mut expired = pin!(expire_after(limit));
-            let mut asked = false;
-            let stopped = loop {
-                tokio::select! {
-                    biased;
-                    ended = &mut run => return ended,
-                    () = signals.lost.cancelled() => break Stopped::HoldLost,
-                    () = &mut expired => break match limit {
-                        Some(limit) if !waits() => Stopped::TimedOut(limit),
-                        _ => Stopped::GotNoConnection,
-                    },
-                    () = self.context.release.cancelled() => break Stopped::Deadline,
-                    () = signals.cancel.cancelled(), if !asked => {
-                        asked = true;
-                        cancelled.cancel();
-                    }
-                }
-            };
-            cancelled.cancel();
-            match timeout(WIND_UP, &mut run).await {
-                Ok((ended @ RunResult::Broken(FailureKind::TransactionEnded, _), clean)) => {
-                    return (ended, clean);
-                }
-                // An error after a shutdown's deadline is no failure of the job.
-                Ok((result, clean)) if matches!(stopped, Stopped::Deadline) => {
-                    return match result {
-                        RunResult::Succeeded(_) => (result, clean),
-                        _ => (RunResult::Released, clean),
-                    };
-                }
-                _ => stopped,
-            }
+        let stopped = match self.run_until_stopped(job, held, signals).await {
+            Ok(ended) => return ended,
+            Err(stopped) => stopped,
         };
         if let Some(facts) = &self.facts {
             facts.record_end();
@@ -271,6 +213,79 @@ impl ClaimedTurn {
             Stopped::Deadline | Stopped::GotNoConnection => RunResult::Released,
         };
         (result, clean)
+    }
+
+    /// Returns how the job ends if its handler must not run.
+    fn end_without_handler(&self, held: &HeldJob) -> Option<RunResult> {
+        if held.cancel_requested {
+            return Some(RunResult::Cancelled);
+        }
+        match self.claim.disposition {
+            Disposition::Run => None,
+            Disposition::Exhausted => Some(RunResult::Exhausted),
+            Disposition::Expired(at) => Some(RunResult::Expired(at)),
+            Disposition::Ignored => Some(RunResult::Ignored),
+            Disposition::Cancelled => Some(RunResult::Cancelled),
+        }
+    }
+
+    /// Runs the handler until it returns or has to stop. Also returns whether the connection is in a
+    /// known state. A handler that did not stop within its wind-up is dropped.
+    async fn run_until_stopped(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        signals: &Signals,
+    ) -> Result<(RunResult, bool), Stopped> {
+        let limit = held.timeout.or(self.queue.options.timeout);
+        let waits = job.waits_for_connection();
+        let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
+        let cancelled = job.cancelled.clone();
+        let mut run = pin!(self.run_to_end(job, held));
+        let mut expired = pin!(expire_after(limit));
+        let mut asked = false;
+        let stopped = loop {
+            tokio::select! {
+                biased;
+                ended = &mut run => return Ok(ended),
+                () = signals.lost.cancelled() => break Stopped::HoldLost,
+                () = &mut expired => break match limit {
+                    Some(limit) if !waits() => Stopped::TimedOut(limit),
+                    _ => Stopped::GotNoConnection,
+                },
+                () = self.context.release.cancelled() => break Stopped::Deadline,
+                () = signals.cancel.cancelled(), if !asked => {
+                    asked = true;
+                    cancelled.cancel();
+                }
+            }
+        };
+        cancelled.cancel();
+        match timeout(WIND_UP, &mut run).await {
+            Ok(ended @ (RunResult::Broken(FailureKind::TransactionEnded, _), _)) => Ok(ended),
+            // An error after a shutdown's deadline is no failure of the job.
+            Ok((result, clean)) if matches!(stopped, Stopped::Deadline) => match result {
+                RunResult::Succeeded(_) => Ok((result, clean)),
+                _ => Ok((RunResult::Released, clean)),
+            },
+            _ => Err(stopped),
+        }
+    }
+
+    /// Runs the handler and leaves its savepoint. Both have the same limits: a query that the
+    /// handler dropped half-way has to end first.
+    async fn run_to_end(&self, job: &mut ActiveJob, held: &HeldJob) -> (RunResult, bool) {
+        let (processor, queue) = (self.context.processor, Arc::clone(&self.queue.name));
+        let polled = PolledHandler { processor, queue, job: self.claim.job };
+        let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
+        let result = run_result(show_polls(polled, run).await);
+        if let Some(facts) = &self.facts {
+            facts.record_end();
+        }
+        match leave_savepoint(job, result).await {
+            Ok(result) => (result, true),
+            Err(result) => (result, false),
+        }
     }
 
     /// Runs the layers and the handler, in the attempt's span.

@@ -164,7 +164,7 @@ impl ClaimedTurn {
     }
 
     /// Records the earlier successes of the turn. Returns whether the queue or the group is paused.
-    pub(in crate::attempt) async fn record_earlier(
+    pub(crate) async fn record_earlier(
         &self,
         conn: &mut PgConnection,
     ) -> Result<bool, sqlx::Error> {
@@ -176,12 +176,7 @@ impl ClaimedTurn {
     }
 
     /// Returns the outcome that follows from a result. Stored settings go before the options.
-    pub(in crate::attempt) fn decide(
-        &self,
-        held: &HeldJob,
-        result: RunResult,
-        stored: &AtFailure,
-    ) -> Outcome {
+    pub(crate) fn decide(&self, held: &HeldJob, result: RunResult, stored: &AtFailure) -> Outcome {
         let options = &self.queue.options;
         let retry = stored.policy.retry(&options.retry);
         let attempt = Attempt {
@@ -200,7 +195,7 @@ impl ClaimedTurn {
     }
 
     /// Writes an outcome and passes the turn on.
-    pub(in crate::attempt) async fn record(
+    pub(crate) async fn record(
         &self,
         conn: &mut PgConnection,
         held: &HeldJob,

@@ -34,7 +34,7 @@ pub(crate) struct QueueRuntime {
     pub(crate) time_slice: TimeSlice,
     /// One for each handler that may run at once. By transaction more jobs may be held: each of the
     /// others is settled, or is about to begin.
-    pub(in crate::attempt) handlers: Arc<Semaphore>,
+    pub(crate) handlers: Arc<Semaphore>,
 }
 
 /// The application's own code around each attempt.
@@ -139,7 +139,7 @@ impl ClaimedTurn {
     }
 
     /// Notes what the event of the attempt will say, before its handler runs.
-    pub(in crate::attempt) fn begin_attempt(&mut self, held: &HeldJob) {
+    pub(crate) fn begin_attempt(&mut self, held: &HeldJob) {
         let on_event = self.queue.hooks.on_event.clone();
         let meter = Arc::clone(&self.queue.meter);
         self.began.get_or_insert_with(Instant::now);

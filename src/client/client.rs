@@ -30,7 +30,7 @@ use crate::store::{Acting, Store};
 pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(crate) enqueue: EnqueueSettings,
-    pub(in crate::client) without_data: bool,
+    pub(crate) without_data: bool,
     actor: Option<Arc<str>>,
     reason: Option<Arc<str>>,
 }
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Who changes something with this client, and why.
-    pub(in crate::client) fn acting(&self) -> Acting<'_> {
+    pub(crate) fn acting(&self) -> Acting<'_> {
         Acting { actor: self.actor.as_deref(), reason: self.reason.as_deref() }
     }
 

@@ -14,7 +14,7 @@ pub(crate) mod explanation;
 pub(crate) mod facts;
 pub(crate) mod failed_filter;
 pub(crate) mod headers;
-pub(crate) mod interval;
+mod interval;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;

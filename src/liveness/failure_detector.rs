@@ -10,7 +10,7 @@ use crate::store::{Store, gave_up_waiting, in_short_tx};
 
 /// Suspects the claims of processors, other than `own`, whose presence locks are free. `settled`
 /// and `server` say whether the others had the time to come back after a restart of the server.
-pub(in crate::liveness) async fn suspect_dead_processors(
+pub(crate) async fn suspect_dead_processors(
     store: &Store,
     conn: &mut PgConnection,
     own: i64,

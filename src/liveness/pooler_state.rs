@@ -6,11 +6,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 #[derive(Debug, Default)]
 pub(crate) struct PoolerState {
     /// The first detection has ended, also if it failed: then all other statements fail as well.
-    pub(in crate::liveness) detected: CancellationToken,
+    pub(crate) detected: CancellationToken,
     /// A transaction pooler is there: a connection has no session of its own.
     pub(crate) pooled: CancellationToken,
     /// A statement pooler is there: no transaction can be had.
-    pub(in crate::liveness) refused: CancellationToken,
+    pub(crate) refused: CancellationToken,
 }
 
 impl PoolerState {

@@ -5,7 +5,7 @@ use tokio::sync::watch;
 /// Closed until the schema is known to fit.
 #[derive(Debug)]
 pub(crate) struct SchemaGate {
-    pub(in crate::liveness) open: watch::Sender<bool>,
+    pub(crate) open: watch::Sender<bool>,
 }
 
 impl Default for SchemaGate {

@@ -9,10 +9,7 @@ use crate::store::Store;
 const BATCHES: usize = 50;
 
 /// Ends halts whose deadline has passed, and parks jobs, in small transactions.
-pub(in crate::maintenance) async fn end_halts(
-    store: &Store,
-    conn: &mut PgConnection,
-) -> Result<(), sqlx::Error> {
+pub(crate) async fn end_halts(store: &Store, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     for _ in 0..BATCHES {
         let mut more = false;
         let batch = async |conn: &mut PgConnection| {

@@ -8,7 +8,7 @@ use crate::store::{Store, begin_short};
 
 /// Runs `work` in a short transaction if no other process holds the leader lock. Returns whether
 /// it ran.
-pub(in crate::maintenance) async fn as_leader(
+pub(crate) async fn as_leader(
     store: &Store,
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,

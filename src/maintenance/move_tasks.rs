@@ -8,7 +8,7 @@ use crate::store::{Store, begin_short};
 
 /// Carries all running tasks one batch further. Several processes may do so at once: each task is
 /// locked, and skipped by others.
-pub(in crate::maintenance) async fn run_move_tasks(
+pub(crate) async fn run_move_tasks(
     store: &Store,
     conn: &mut PgConnection,
 ) -> Result<(), sqlx::Error> {

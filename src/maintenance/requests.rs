@@ -6,7 +6,7 @@ use crate::maintenance::leader::as_leader;
 use crate::store::Store;
 
 /// Carries out requests about queued jobs. Returns whether this process leads.
-pub(in crate::maintenance) async fn settle_requests(
+pub(crate) async fn settle_requests(
     store: &Store,
     conn: &mut PgConnection,
 ) -> Result<bool, sqlx::Error> {

@@ -16,7 +16,7 @@ const BATCHES: usize = 20;
 
 /// Deletes jobs that the retention of `queue` no longer keeps, in small batches. Returns their
 /// number.
-pub(in crate::maintenance) async fn prune(
+pub(crate) async fn prune(
     store: &Store,
     conn: &mut PgConnection,
     queue: &QueueOptions,
@@ -58,7 +58,7 @@ pub(in crate::maintenance) async fn prune(
 }
 
 /// Deletes deduplication ids whose window has ended, in small batches.
-pub(in crate::maintenance) async fn forget_expired(
+pub(crate) async fn forget_expired(
     store: &Store,
     conn: &mut PgConnection,
 ) -> Result<(), sqlx::Error> {

@@ -10,7 +10,7 @@ const GROUPS: usize = 200;
 
 /// Visits the next groups with unfinished jobs behind `cursor`, and makes those ready that nothing
 /// would wake. Returns their number.
-pub(in crate::maintenance) async fn sweep(
+pub(crate) async fn sweep(
     store: &Store,
     conn: &mut PgConnection,
     queue: &str,

@@ -11,10 +11,7 @@ const BATCHES: usize = 10;
 
 /// Clears flags where receives have found more than they can read. One process does so at a time:
 /// others find it locked, and return.
-pub(in crate::maintenance) async fn tidy(
-    store: &Store,
-    conn: &mut PgConnection,
-) -> Result<(), sqlx::Error> {
+pub(crate) async fn tidy(store: &Store, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     for _ in 0..BATCHES {
         begin_short(conn).await?;
         let more = store.tidy(&mut *conn).await?;

@@ -18,7 +18,7 @@ const OVERDUE: Duration = Duration::from_mins(1);
 
 /// The unserved queues that are already reported.
 #[derive(Debug, Default)]
-pub(in crate::maintenance) struct Unserved {
+pub(crate) struct Unserved {
     last: Option<Instant>,
     said: HashSet<String>,
 }
@@ -26,7 +26,7 @@ pub(in crate::maintenance) struct Unserved {
 impl Unserved {
     /// Looks once in a while, and reports each queue when it is first seen to be unserved. The
     /// process's own queues count as served: its row may not be there yet.
-    pub(in crate::maintenance) async fn look(
+    pub(crate) async fn look(
         &mut self,
         store: &Store,
         conn: &mut PgConnection,

@@ -1,15 +1,15 @@
 //! The facade `metrics`, or nothing.
 
 #[cfg(feature = "metrics")]
-pub(in crate::metrics) use ::metrics::{Counter, Gauge, Histogram};
+pub(crate) use ::metrics::{Counter, Gauge, Histogram};
 
 #[cfg(not(feature = "metrics"))]
-pub(in crate::metrics) use nothing::{Counter, Gauge, Histogram};
+pub(crate) use nothing::{Counter, Gauge, Histogram};
 
 use crate::metrics::names::Metric;
 
 /// Whether there are metrics.
-pub(in crate::metrics) const ENABLED: bool = cfg!(feature = "metrics");
+pub(crate) const ENABLED: bool = cfg!(feature = "metrics");
 
 /// Names of labels, and their values.
 type Labels<'a> = &'a [(&'static str, &'a str)];
@@ -42,28 +42,28 @@ mod with_the_facade {
         });
     }
 
-    pub(in crate::metrics) fn counter(metric: &Metric, labels: Labels<'_>) -> Counter {
+    pub(crate) fn counter(metric: &Metric, labels: Labels<'_>) -> Counter {
         describe();
         ::metrics::counter!(metric.name, owned(labels))
     }
 
-    pub(in crate::metrics) fn gauge(metric: &Metric, labels: Labels<'_>) -> Gauge {
+    pub(crate) fn gauge(metric: &Metric, labels: Labels<'_>) -> Gauge {
         describe();
         ::metrics::gauge!(metric.name, owned(labels))
     }
 
-    pub(in crate::metrics) fn histogram(metric: &Metric, labels: Labels<'_>) -> Histogram {
+    pub(crate) fn histogram(metric: &Metric, labels: Labels<'_>) -> Histogram {
         describe();
         ::metrics::histogram!(metric.name, owned(labels))
     }
 
-    pub(in crate::metrics) fn no_gauge() -> Gauge {
+    pub(crate) fn no_gauge() -> Gauge {
         Gauge::noop()
     }
 }
 
 #[cfg(feature = "metrics")]
-pub(in crate::metrics) use with_the_facade::{counter, gauge, histogram, no_gauge};
+pub(crate) use with_the_facade::{counter, gauge, histogram, no_gauge};
 
 /// A stand-in for the facade, which does nothing.
 #[cfg(not(feature = "metrics"))]
@@ -71,44 +71,44 @@ mod nothing {
     use super::{Labels, Metric};
 
     #[derive(Debug, Clone)]
-    pub(in crate::metrics) struct Counter;
+    pub(crate) struct Counter;
     #[derive(Debug, Clone)]
-    pub(in crate::metrics) struct Gauge;
+    pub(crate) struct Gauge;
     #[derive(Debug, Clone)]
-    pub(in crate::metrics) struct Histogram;
+    pub(crate) struct Histogram;
 
     #[allow(clippy::unused_self, reason = "as the facade has it")]
     impl Counter {
-        pub(in crate::metrics) fn increment(&self, _by: u64) {}
+        pub(crate) fn increment(&self, _by: u64) {}
     }
 
     #[allow(clippy::unused_self, reason = "as the facade has it")]
     impl Gauge {
-        pub(in crate::metrics) fn increment(&self, _by: f64) {}
-        pub(in crate::metrics) fn decrement(&self, _by: f64) {}
+        pub(crate) fn increment(&self, _by: f64) {}
+        pub(crate) fn decrement(&self, _by: f64) {}
     }
 
     #[allow(clippy::unused_self, reason = "as the facade has it")]
     impl Histogram {
-        pub(in crate::metrics) fn record(&self, _value: f64) {}
+        pub(crate) fn record(&self, _value: f64) {}
     }
 
-    pub(in crate::metrics) fn counter(_metric: &Metric, _labels: Labels<'_>) -> Counter {
+    pub(crate) fn counter(_metric: &Metric, _labels: Labels<'_>) -> Counter {
         Counter
     }
 
-    pub(in crate::metrics) fn gauge(_metric: &Metric, _labels: Labels<'_>) -> Gauge {
+    pub(crate) fn gauge(_metric: &Metric, _labels: Labels<'_>) -> Gauge {
         Gauge
     }
 
-    pub(in crate::metrics) fn histogram(_metric: &Metric, _labels: Labels<'_>) -> Histogram {
+    pub(crate) fn histogram(_metric: &Metric, _labels: Labels<'_>) -> Histogram {
         Histogram
     }
 
-    pub(in crate::metrics) fn no_gauge() -> Gauge {
+    pub(crate) fn no_gauge() -> Gauge {
         Gauge
     }
 }
 
 #[cfg(not(feature = "metrics"))]
-pub(in crate::metrics) use nothing::{counter, gauge, histogram, no_gauge};
+pub(crate) use nothing::{counter, gauge, histogram, no_gauge};

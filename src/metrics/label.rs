@@ -25,7 +25,7 @@ impl Known {
 }
 
 /// Returns the label of a queue.
-pub(in crate::metrics) fn label(queue: &str) -> &str {
+pub(crate) fn label(queue: &str) -> &str {
     // Nothing panics under the lock.
     let admits = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner).admits(queue);
     if ENABLED && admits() { queue } else { OTHER }

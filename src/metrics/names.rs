@@ -1,7 +1,7 @@
 //! The metrics of a process, and what each says. The guide's page of metrics lists them too.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::metrics) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -10,17 +10,17 @@ pub(in crate::metrics) enum Kind {
 /// A metric, as the recorder is told of it.
 #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "no recorder is told"))]
 #[derive(Debug)]
-pub(in crate::metrics) struct Metric {
-    pub(in crate::metrics) name: &'static str,
-    pub(in crate::metrics) kind: Kind,
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
     /// Whether its values are seconds; else they are numbers.
-    pub(in crate::metrics) seconds: bool,
-    pub(in crate::metrics) says: &'static str,
+    pub(crate) seconds: bool,
+    pub(crate) says: &'static str,
 }
 
 macro_rules! metrics {
     ($($id:ident: $kind:ident $unit:ident $name:literal, $says:literal;)*) => {
-        $(pub(in crate::metrics) const $id: Metric = Metric {
+        $(pub(crate) const $id: Metric = Metric {
             name: concat!("seriatim_", $name),
             kind: Kind::$kind,
             seconds: seconds!($unit),
@@ -28,7 +28,7 @@ macro_rules! metrics {
         };)*
 
         #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "no recorder is told"))]
-        pub(in crate::metrics) const ALL: &[Metric] = &[$($id),*];
+        pub(crate) const ALL: &[Metric] = &[$($id),*];
     };
 }
 

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// Checks whether a processor can work, and notes what the checks found: the pooler, and that the
 /// schema fits.
-pub(in crate::processor) async fn check(
+pub(crate) async fn check(
     context: &Context,
     sessions_wanted: bool,
 ) -> Result<ServerFacts, StartError> {
@@ -56,7 +56,7 @@ async fn check_all(context: &Context, sessions_wanted: bool) -> Result<ServerFac
 }
 
 /// Reads what the server is.
-pub(in crate::processor) async fn facts(context: &Context) -> Result<ServerFacts, sqlx::Error> {
+pub(crate) async fn facts(context: &Context) -> Result<ServerFacts, sqlx::Error> {
     let mut conn = WorkConnection::from(context.side.acquire().await?);
     let facts = in_short_tx(&mut conn, async |conn| context.store.server_facts(conn).await);
     let facts = facts.await?;

@@ -59,21 +59,21 @@ pub struct QueueHealth {
 }
 
 /// A queue as its processor shows it.
-pub(in crate::processor) struct ShownQueue {
-    pub(in crate::processor) options: QueueOptions,
-    pub(in crate::processor) vitals: Arc<QueueVitals>,
+pub(crate) struct ShownQueue {
+    pub(crate) options: QueueOptions,
+    pub(crate) vitals: Arc<QueueVitals>,
 }
 
 /// The sources that `health` reads.
-pub(in crate::processor) struct HealthSource {
-    pub(in crate::processor) context: Arc<Context>,
-    pub(in crate::processor) queues: Vec<ShownQueue>,
-    pub(in crate::processor) listen: bool,
-    pub(in crate::processor) presence: bool,
+pub(crate) struct HealthSource {
+    pub(crate) context: Arc<Context>,
+    pub(crate) queues: Vec<ShownQueue>,
+    pub(crate) listen: bool,
+    pub(crate) presence: bool,
 }
 
 /// Returns the word for a hold.
-pub(in crate::processor) fn word_of(hold: Hold) -> &'static str {
+pub(crate) fn word_of(hold: Hold) -> &'static str {
     match hold {
         Hold::Transaction => "transaction",
         Hold::Lease(_) => "lease",
@@ -81,7 +81,7 @@ pub(in crate::processor) fn word_of(hold: Hold) -> &'static str {
 }
 
 impl HealthSource {
-    pub(in crate::processor) fn read(&self) -> Health {
+    pub(crate) fn read(&self) -> Health {
         let (context, now) = (&self.context, Instant::now());
         let queues: Vec<_> = self.queues.iter().map(|queue| queue.read(now)).collect();
         // A pooler owns the sessions that both would need.

@@ -7,6 +7,7 @@ mod check;
 mod config;
 pub(crate) mod health;
 pub(crate) mod listener;
+mod monitor_thread;
 mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;

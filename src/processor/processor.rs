@@ -19,10 +19,11 @@ use crate::liveness::vitals::QueueVitals;
 use crate::processor::check::check;
 use crate::processor::config::Config;
 use crate::processor::health::{HealthSource, ShownQueue};
+use crate::processor::monitor_thread::MonitorThread;
 use crate::processor::pool_needs::{PoolNeed, PoolNeeds};
 use crate::processor::running::Running;
 use crate::processor::spawn::{
-    spawn_listener, spawn_maintenance, spawn_monitor, spawn_pooler_detection, spawn_schema_check,
+    spawn_listener, spawn_maintenance, spawn_pooler_detection, spawn_schema_check,
     spawn_start_line, spawn_watchdog, supervise,
 };
 use crate::processor::start_line::{StartLine, policies, warn_of_overridden};
@@ -56,13 +57,13 @@ use crate::worker::worker::Worker;
 /// ```
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
-    pub(in crate::processor) config: Config,
-    pub(in crate::processor) need: Arc<PoolNeed>,
-    pub(in crate::processor) unstarted: Unstarted,
+    pub(crate) config: Config,
+    pub(crate) need: Arc<PoolNeed>,
+    pub(crate) unstarted: Unstarted,
 }
 
 /// Says in the log that a processor was dropped before its start.
-pub(in crate::processor) struct Unstarted;
+pub(crate) struct Unstarted;
 
 impl Unstarted {
     fn disarm(self) {
@@ -202,8 +203,15 @@ impl Processor {
             let lines = (line, policies(&options));
             spawn_start_line(&mut side_tasks, &context, lines, &side_stop);
         }
-        let keeper = (row, presence);
-        spawn_monitor(&mut side_tasks, &context, &pool, keeper, blocked_after, &side_stop, &stop);
+        let monitor = MonitorThread {
+            context: Arc::clone(&context),
+            pool,
+            row,
+            presence,
+            blocked_after,
+            stop: side_stop.clone(),
+        };
+        monitor.spawn(&mut side_tasks);
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }

@@ -29,7 +29,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub(in crate::processor) fn new(
+    pub(crate) fn new(
         stop: CancellationToken,
         health: HealthSource,
         need: Arc<PoolNeed>,

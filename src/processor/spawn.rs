@@ -4,28 +4,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
-use crate::liveness::blocked;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
-use crate::liveness::presence::PresenceKeeper;
 use crate::liveness::schema_check;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
 use crate::processor::check;
 use crate::processor::listener;
 use crate::processor::start_line::{Policies, StartLine, warn_of_overridden};
-use crate::store::ProcessorRow;
 
 /// Detects a pooler before the first claim.
-pub(in crate::processor) fn spawn_pooler_detection(
+pub(crate) fn spawn_pooler_detection(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     sessions_wanted: bool,
@@ -39,7 +35,7 @@ pub(in crate::processor) fn spawn_pooler_detection(
 }
 
 /// Logs the start, as soon as it is known what the processor works on.
-pub(in crate::processor) fn spawn_start_line(
+pub(crate) fn spawn_start_line(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     (line, policies): (StartLine, Policies),
@@ -61,7 +57,7 @@ pub(in crate::processor) fn spawn_start_line(
 }
 
 /// Checks at intervals whether this program fits the schema.
-pub(in crate::processor) fn spawn_schema_check(
+pub(crate) fn spawn_schema_check(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -70,67 +66,8 @@ pub(in crate::processor) fn spawn_schema_check(
     tasks.spawn(async move { schema_check::run(&context, &stop).await });
 }
 
-/// Starts the monitor and the presence in a thread of their own: handlers that block the runtime's
-/// threads must not delay them. Without that thread nothing is claimed.
-pub(in crate::processor) fn spawn_monitor(
-    tasks: &mut JoinSet<()>,
-    context: &Arc<Context>,
-    pool: &PgPool,
-    (row, wanted): (ProcessorRow, bool),
-    blocked_after: Option<Duration>,
-    side_stop: &CancellationToken,
-    stop: &CancellationToken,
-) {
-    let (ended, end) = oneshot::channel::<()>();
-    let refuse = {
-        let (context, stop) = (Arc::clone(context), stop.clone());
-        move |error| {
-            stop.cancel();
-            context.report(&BackgroundError::NoMonitor(error));
-        }
-    };
-    let watch = {
-        let (context, side_stop, pool) = (Arc::clone(context), side_stop.clone(), pool.clone());
-        async move {
-            let report = |error| context.report(&error);
-            let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted };
-            tokio::join!(
-                context.session_monitor.run(&context.store, &pool, &side_stop, report),
-                keeper.run(&side_stop, report),
-                watch_polls(context.processor, blocked_after, &side_stop, report),
-            );
-        }
-    };
-    let thread = {
-        let refuse = refuse.clone();
-        move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(watch),
-                Err(error) => refuse(error),
-            }
-            drop(ended);
-        }
-    };
-    match std::thread::Builder::new().name("seriatim-monitor".into()).spawn(thread) {
-        Ok(_) => drop(tasks.spawn(async { drop(end.await) })),
-        Err(error) => refuse(error),
-    }
-}
-
-/// Reports handlers that block their threads, unless that is switched off.
-async fn watch_polls(
-    processor: i64,
-    limit: Option<Duration>,
-    stop: &CancellationToken,
-    report: impl Fn(BackgroundError),
-) {
-    if let Some(limit) = limit {
-        blocked::run(processor, limit, stop, report).await;
-    }
-}
-
 /// Starts the watchdog, and a task that shows it that the runtime polls tasks.
-pub(in crate::processor) fn spawn_watchdog(
+pub(crate) fn spawn_watchdog(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -151,7 +88,7 @@ pub(in crate::processor) fn spawn_watchdog(
     }
 }
 
-pub(in crate::processor) fn spawn_listener(
+pub(crate) fn spawn_listener(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -174,7 +111,7 @@ pub(in crate::processor) fn spawn_listener(
     });
 }
 
-pub(in crate::processor) fn spawn_maintenance(
+pub(crate) fn spawn_maintenance(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -197,7 +134,7 @@ pub(in crate::processor) fn spawn_maintenance(
 }
 
 /// Waits for the workers, then ends the side tasks.
-pub(in crate::processor) async fn supervise(
+pub(crate) async fn supervise(
     mut workers: JoinSet<()>,
     mut side_tasks: JoinSet<()>,
     side_stop: DropGuard,

@@ -9,7 +9,7 @@ use crate::processor::health::word_of;
 use crate::store::{WorkConnection, in_short_tx};
 
 /// The settings that the line shows.
-pub(in crate::processor) struct StartLine {
+pub(crate) struct StartLine {
     queues: String,
     slots: Option<usize>,
     node: String,
@@ -18,7 +18,7 @@ pub(in crate::processor) struct StartLine {
 }
 
 impl StartLine {
-    pub(in crate::processor) fn new(
+    pub(crate) fn new(
         queues: &[QueueOptions],
         slots: Option<usize>,
         node: &str,
@@ -32,7 +32,7 @@ impl StartLine {
     }
 
     /// Logs it. `server` is the server's version, if it is known.
-    pub(in crate::processor) fn log(&self, context: &Context, server: Option<&str>) {
+    pub(crate) fn log(&self, context: &Context, server: Option<&str>) {
         let sessions = !context.pooler_state.pooled.is_cancelled();
         tracing::info!(
             target: "seriatim::node",
@@ -49,18 +49,16 @@ impl StartLine {
 }
 
 /// The policies of processors for failed attempts, by queue.
-pub(in crate::processor) type Policies = Vec<(String, FailurePolicy)>;
+pub(crate) type Policies = Vec<(String, FailurePolicy)>;
 
 /// Returns the policy of each queue.
-pub(in crate::processor) fn policies<'a>(
-    queues: impl IntoIterator<Item = &'a QueueOptions>,
-) -> Policies {
+pub(crate) fn policies<'a>(queues: impl IntoIterator<Item = &'a QueueOptions>) -> Policies {
     queues.into_iter().map(|queue| (queue.name().to_owned(), queue.into())).collect()
 }
 
 /// Warns of options that do not count, as the queues' settings say otherwise. An error is another
 /// task's to report.
-pub(in crate::processor) async fn warn_of_overridden(context: &Context, policies: &Policies) {
+pub(crate) async fn warn_of_overridden(context: &Context, policies: &Policies) {
     let Ok(conn) = context.side.acquire().await else { return };
     let mut conn = WorkConnection::from(conn);
     for (queue, own) in policies {

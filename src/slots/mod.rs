@@ -3,5 +3,5 @@
 //! `fair_share` is pure and decides which queue gets a shared slot; `queue_slots` counts and hands
 //! them out. It uses nothing else of the crate. Which job gets a slot is decided in `worker`.
 
-pub(crate) mod fair_share;
+mod fair_share;
 pub(crate) mod queue_slots;

@@ -15,17 +15,17 @@ use sea_query::{
 const LIMIT: u64 = 9_000_000_000;
 
 /// The `LIMIT` that argument `n` gives.
-pub(in crate::store) fn limit(n: u64) -> u64 {
+pub(crate) fn limit(n: u64) -> u64 {
     LIMIT + n
 }
 
 /// A piece of SQL in which `?n` stands for argument n.
-pub(in crate::store) fn sql(text: impl Into<std::borrow::Cow<'static, str>>) -> Expr {
+pub(crate) fn sql(text: impl Into<std::borrow::Cow<'static, str>>) -> Expr {
     Expr::cust(text)
 }
 
 /// The text of what a sea-query statement's `build(PG)` gave.
-pub(in crate::store) fn render((rendered, values): (String, Values)) -> String {
+pub(crate) fn render((rendered, values): (String, Values)) -> String {
     number(&rendered, &values)
 }
 
@@ -68,7 +68,7 @@ fn bound_by_mistake(value: Option<&Value>) -> ! {
 }
 
 /// `name AS MATERIALIZED (query)`.
-pub(in crate::store) fn cte(
+pub(crate) fn cte(
     name: &'static str,
     query: impl Into<SubQueryStatement>,
 ) -> CommonTableExpression {
@@ -76,7 +76,7 @@ pub(in crate::store) fn cte(
 }
 
 /// `WITH ctes query`, compiled.
-pub(in crate::store) fn with(
+pub(crate) fn with(
     ctes: impl IntoIterator<Item = CommonTableExpression>,
     query: impl Into<SubQueryStatement>,
 ) -> String {
@@ -89,24 +89,24 @@ pub(in crate::store) fn with(
 
 /// `INSERT … SELECT`.
 #[allow(clippy::panic)] // The columns are fixed at compile time; a unit test builds every statement.
-pub(in crate::store) fn select_into(insert: &mut InsertStatement, rows: SelectStatement) {
+pub(crate) fn select_into(insert: &mut InsertStatement, rows: SelectStatement) {
     if let Err(error) = insert.select_from(rows) {
         panic!("an insert's columns do not match its select: {error}");
     }
 }
 
 /// An empty select.
-pub(in crate::store) fn select() -> SelectStatement {
+pub(crate) fn select() -> SelectStatement {
     SelectStatement::new()
 }
 
 /// A query that gives one value, as an expression.
-pub(in crate::store) fn sub(query: impl Into<SubQueryStatement>) -> Expr {
+pub(crate) fn sub(query: impl Into<SubQueryStatement>) -> Expr {
     Expr::SubQuery(None, Box::new(query.into()))
 }
 
 /// `unnest` of array arguments side by side: the rows of a batch.
-pub(in crate::store) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStatement {
+pub(crate) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStatement {
     let mut rows = select();
     for (argument, name) in columns {
         rows.expr_as(sql(format!("unnest(?{argument})")), *name);
@@ -114,7 +114,7 @@ pub(in crate::store) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStateme
     rows
 }
 
-pub(in crate::store) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
+pub(crate) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
 
 #[cfg(test)]
 mod tests {

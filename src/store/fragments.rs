@@ -20,48 +20,48 @@ pub(crate) const RESTART_GRACE: Duration = Duration::from_secs(15);
 pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
 /// The assignments that free a group's row.
-pub(in crate::store) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
+pub(crate) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
      claimed_by = null, started_at = null, batch = null";
 
 /// The jobs that the claim on the row of this alias names.
-pub(in crate::store) fn claimed_jobs(alias: &str) -> String {
+pub(crate) fn claimed_jobs(alias: &str) -> String {
     format!("coalesce({alias}.batch, array[{alias}.job_id])")
 }
 
 /// How many these are.
-pub(in crate::store) fn claimed_count(alias: &str) -> String {
+pub(crate) fn claimed_count(alias: &str) -> String {
     format!("coalesce(cardinality({alias}.batch), 1)")
 }
 
 /// Whether a job `j` of a claim has not ended: a job with a group is queued meanwhile, and one
 /// without is started. No partial index has these words.
-pub(in crate::store) const CLAIMED: &str =
+pub(crate) const CLAIMED: &str =
     "j.finished_at is null and (j.status = 'queued') = (j.group_id is not null)";
 
 /// The assignments that free a job's own row.
-pub(in crate::store) const FREE_JOB: &str =
+pub(crate) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
 /// The assignments that queue a job `j` again, with all its attempts. They leave its expiry alone.
-pub(in crate::store) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
+pub(crate) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
      run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, parked_with = null";
 
 /// The assignments that queue a dead job `j`. An expiry that is over no longer counts: it would end
 /// the job at once.
-pub(in crate::store) fn requeued() -> String {
+pub(crate) fn requeued() -> String {
     format!("{QUEUED_AGAIN}, expires_at = case when j.expires_at > now() then j.expires_at end")
 }
 
 /// Whether a job `j` waits in a dead-letter queue, and came there as a dead letter.
-pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
+pub(crate) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
      and (select true from {claim_of}(j.queue, j.group_id, j.id) c) is null";
 
 /// The values that cancel a job: (column, value).
-pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
+pub(crate) const CANCELLED: [(&str, &str); 3] =
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];
 
 /// The values that end a halt in its group's row: (column, value).
-pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
+pub(crate) const UNHALTED: [(&str, &str); 7] = [
     ("halted_at", "null"),
     ("halt_reason", "null"),
     ("halt_job_id", "null"),
@@ -72,21 +72,19 @@ pub(in crate::store) const UNHALTED: [(&str, &str); 7] = [
 ];
 
 /// The same values for an update of sea-query's.
-pub(in crate::store) fn values(
-    pairs: &[(&'static str, &'static str)],
-) -> Vec<(&'static str, Expr)> {
+pub(crate) fn values(pairs: &[(&'static str, &'static str)]) -> Vec<(&'static str, Expr)> {
     pairs.iter().map(|(column, value)| (*column, sql(*value))).collect()
 }
 
 /// `column = value, …` of an update.
-pub(in crate::store) fn assignments(values: &[(&str, &str)]) -> String {
+pub(crate) fn assignments(values: &[(&str, &str)]) -> String {
     let pairs = values.iter().map(|(column, value)| format!("{column} = {value}"));
     pairs.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns whether the queue or the group setting of this alias is paused now. Every reader of a
 /// pause asks this, so that a pause with an end is over exactly then.
-pub(in crate::store) fn paused(alias: &str) -> String {
+pub(crate) fn paused(alias: &str) -> String {
     format!(
         "({alias}.paused_at is not null and coalesce({alias}.paused_until > clock_timestamp(), true))"
     )
@@ -94,7 +92,7 @@ pub(in crate::store) fn paused(alias: &str) -> String {
 
 /// Returns whether the claim of this alias is strict, and over. The end of one that was suspected
 /// or put off is not that of its visibility any more.
-pub(in crate::store) fn over(alias: &str, end: &str) -> String {
+pub(crate) fn over(alias: &str, end: &str) -> String {
     format!(
         "({alias}.strict is true and ({alias}.{end} <= clock_timestamp() \
          or coalesce({alias}.suspect = {alias}.claim, false)))"
@@ -103,13 +101,12 @@ pub(in crate::store) fn over(alias: &str, end: &str) -> String {
 
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
 /// behind it. The words of an index.
-pub(in crate::store) const FLAG_AT: &str =
-    "case when j.finished_at is null then j.turn_at else 'epoch' end";
+pub(crate) const FLAG_AT: &str = "case when j.finished_at is null then j.turn_at else 'epoch' end";
 
 /// The disposition of a job that is claimed now: the word of a `Disposition`. A job that has
 /// expired is no dead letter of its attempts, so it halts no group. `attempts` is the number of
 /// attempts that were begun, `terms` are the terms of the claim.
-pub(in crate::store) fn disposition(attempts: &str) -> String {
+pub(crate) fn disposition(attempts: &str) -> String {
     format!(
         "case when exists (select from {{schema}}.cancel_request r where r.job_id = j.id) then 'cancelled' \
          when j.created_at < terms.ignore_before then 'ignored' \
@@ -120,4 +117,4 @@ pub(in crate::store) fn disposition(attempts: &str) -> String {
 }
 
 /// The message of an attempt whose worker was lost.
-pub(in crate::store) const LOST: &str = "the worker was lost before the attempt ended";
+pub(crate) const LOST: &str = "the worker was lost before the attempt ended";

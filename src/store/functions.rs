@@ -177,14 +177,14 @@ fn constants() -> [(&'static str, String); 47] {
 }
 
 /// Returns the checksum of SQL, as recorded in the table `migration`.
-pub(in crate::store) fn checksum(text: &str) -> Vec<u8> {
+pub(crate) fn checksum(text: &str) -> Vec<u8> {
     let sql = AssertSqlSafe(text).into_sql_str();
     let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
     migration.checksum.into_owned()
 }
 
 /// Bytes in hexadecimal digits.
-pub(in crate::store) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         _ = write!(digits, "{byte:02x}");
@@ -245,7 +245,7 @@ pub(crate) fn functions() -> Vec<Function> {
 }
 
 /// The view's name of a signature; `None` for a function's.
-pub(in crate::store) fn view(signature: &str) -> Option<&str> {
+pub(crate) fn view(signature: &str) -> Option<&str> {
     signature.strip_prefix(VIEW)
 }
 
@@ -310,7 +310,7 @@ fn in_schema(text: &str, names: &Names) -> String {
 }
 
 /// A literal, however the session reads strings.
-pub(in crate::store) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let escape = if text.contains('\\') { "E" } else { "" };
     format!("{escape}'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

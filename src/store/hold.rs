@@ -89,7 +89,7 @@ statements! {
 }
 
 /// The id of the open transaction, as `pg_stat_activity` shows it. Row locks have given it one.
-pub(in crate::store) const XID: &str = "pg_current_xact_id_if_assigned()::xid::text::int8";
+const XID: &str = "pg_current_xact_id_if_assigned()::xid::text::int8";
 
 /// Whether more unfinished jobs are behind `job` in its group.
 const FOLLOWED: &str = "exists(
@@ -100,7 +100,7 @@ const FOLLOWED: &str = "exists(
 
 /// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
 /// the number of attempts that its row does not count yet.
-pub(in crate::store) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
+fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
         "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven,
         coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),
@@ -187,7 +187,7 @@ pub(crate) struct HoldReceipt {
 
 impl HoldReceipt {
     /// Reads the answer to a hold. `None` if it does not stand.
-    pub(in crate::store) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+    pub(crate) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
         let pid: Option<i32> = row.try_get(0)?;
         let xid = row.try_get(1)?;
         Ok(pid.map(|pid| Self { pid, session: None, xid }))
@@ -205,7 +205,7 @@ fn session_text(names: &Names) -> String {
 }
 
 /// The begin of a hold's transaction: `begin`, and what it sets.
-pub(in crate::store) fn begin_text(conn: &PgConnection, begin: &str) -> String {
+fn begin_text(conn: &PgConnection, begin: &str) -> String {
     let knows = knows_transaction_timeout(conn);
     format!("{begin}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
 }
@@ -270,7 +270,7 @@ impl Store {
     }
 
     /// Returns the message that begins a transaction, as `begin` says, and holds a job in it.
-    pub(in crate::store) fn hold_message(
+    pub(crate) fn hold_message(
         &self,
         conn: &PgConnection,
         begin: &str,
@@ -301,7 +301,7 @@ impl Store {
     }
 
     /// Returns whether the token still stands.
-    pub(in crate::store) async fn is_ours(
+    pub(crate) async fn is_ours(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
@@ -332,11 +332,11 @@ fn server_id(system: Option<i64>, timeline: Option<i64>) -> Option<ServerId> {
     Some(ServerId { system: system?, timeline: timeline? })
 }
 
-pub(in crate::store) fn headers(row: &PgRow, column: usize) -> Result<Headers, sqlx::Error> {
+pub(crate) fn headers(row: &PgRow, column: usize) -> Result<Headers, sqlx::Error> {
     headers::parse(row.try_get(column)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-pub(in crate::store) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
+pub(crate) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let data = match row.try_get(14)? {

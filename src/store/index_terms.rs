@@ -19,12 +19,12 @@ use crate::store::builder::sql;
 
 /// The condition that `alias` is an unfinished job of a group, written exactly as the partial index
 /// has it.
-pub(in crate::store) fn unfinished(alias: &str) -> Expr {
+pub(crate) fn unfinished(alias: &str) -> Expr {
     sql(format!("{alias}.group_id is not null and {alias}.status in ('queued', 'started')"))
 }
 
 /// The condition that a job has one of these statuses, in words that no partial index has.
-pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
+pub(crate) fn status_in(alias: &str, statuses: &str) -> String {
     format!("{alias}status::text in ({statuses})")
 }
 
@@ -32,12 +32,7 @@ pub(in crate::store) fn status_in(alias: &str, statuses: &str) -> String {
 /// together, as in the groups' own indexes: the id alone could be searched by the primary key,
 /// among all jobs. The id must not be null, or the whole group is read. There is no upper id, as
 /// PostgreSQL reads on to the group's end.
-pub(in crate::store) fn in_group(
-    alias: &str,
-    queue: &str,
-    group: &str,
-    from: Option<&str>,
-) -> Expr {
+pub(crate) fn in_group(alias: &str, queue: &str, group: &str, from: Option<&str>) -> Expr {
     let first = match from.and_then(|from| from.split_once(' ')) {
         Some((compared, id)) => {
             format!("({alias}.group_id, {alias}.id) {compared} ({group}, {id})")
@@ -49,7 +44,7 @@ pub(in crate::store) fn in_group(
 
 /// Orders the jobs of a group as the groups' own indexes do: by the id alone, the primary key has
 /// that order too.
-pub(in crate::store) fn in_order<'a>(
+pub(crate) fn in_order<'a>(
     jobs: &'a mut SelectStatement,
     alias: &'static str,
     order: &Order,

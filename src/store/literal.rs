@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 /// A text as a literal, whatever is in it and however the session reads strings. It has the
 /// columns' collation: by itself it would have that of a name, for which no index serves.
-pub(in crate::store) fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let mut hex = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
         _ = write!(hex, "{byte:02x}");
@@ -16,18 +16,18 @@ pub(in crate::store) fn literal(text: &str) -> String {
 
 /// The same of a name of queues or channels: in plain where it needs no care, which costs the
 /// server less to read.
-pub(in crate::store) fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> String {
     let plain = |char: char| char.is_ascii_alphanumeric() || " _-.:/@#".contains(char);
     if text.chars().all(plain) { format!("'{text}'") } else { literal(text) }
 }
 
 /// The id as a literal, or `null`.
-pub(in crate::store) fn id(id: Option<i64>) -> String {
+pub(crate) fn id(id: Option<i64>) -> String {
     id.map_or_else(|| "null".to_owned(), |id| format!("'{id}'"))
 }
 
 /// The time as a literal, or `none`.
-pub(in crate::store) fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
+pub(crate) fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
     time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub(in crate::store) fn new(schema: &str) -> Self {
+    pub(crate) fn new(schema: &str) -> Self {
         Self { schema: schema.to_owned() }
     }
 
@@ -21,52 +21,52 @@ impl Names {
         (self.schema.clone().into_iden(), name.into_iden())
     }
 
-    pub(in crate::store) fn job(&self) -> TableRef {
+    pub(crate) fn job(&self) -> TableRef {
         self.table("job").into_table_ref()
     }
 
-    pub(in crate::store) fn queue_group(&self) -> TableRef {
+    pub(crate) fn queue_group(&self) -> TableRef {
         self.table("queue_group").into_table_ref()
     }
 
-    pub(in crate::store) fn queue(&self) -> TableRef {
+    pub(crate) fn queue(&self) -> TableRef {
         self.table("queue").into_table_ref()
     }
 
-    pub(in crate::store) fn dedup(&self) -> TableRef {
+    pub(crate) fn dedup(&self) -> TableRef {
         self.table("dedup").into_table_ref()
     }
 
-    pub(in crate::store) fn receive_attempt(&self) -> TableRef {
+    pub(crate) fn receive_attempt(&self) -> TableRef {
         self.table("receive_attempt").into_table_ref()
     }
 
-    pub(in crate::store) fn group_setting(&self) -> TableRef {
+    pub(crate) fn group_setting(&self) -> TableRef {
         self.table("group_setting").into_table_ref()
     }
 
-    pub(in crate::store) fn cancel_request(&self) -> TableRef {
+    pub(crate) fn cancel_request(&self) -> TableRef {
         self.table("cancel_request").into_table_ref()
     }
 
     /// `"schema"."name"`, for what is no table of a query (types, the channel's LISTEN).
-    pub(in crate::store) fn quoted(&self, name: &str) -> String {
+    pub(crate) fn quoted(&self, name: &str) -> String {
         format!("{}.{}", Self::quote(&self.schema), Self::quote(name))
     }
 
     /// A call that draws the next job's id.
-    pub(in crate::store) fn next_id(&self) -> String {
+    pub(crate) fn next_id(&self) -> String {
         format!("nextval('{}')", self.quoted("job_id_seq").replace('\'', "''"))
     }
 
     /// Returns plain SQL in which `{name}` stands for that table or function of the schema. Blanks
     /// at the begin of lines go.
-    pub(in crate::store) fn sql(&self, text: &str) -> String {
+    pub(crate) fn sql(&self, text: &str) -> String {
         self.sql_with(text, &[])
     }
 
     /// Returns the same with pieces of SQL: `{piece}` stands for the piece of that name.
-    pub(in crate::store) fn sql_with(&self, text: &str, pieces: &[(&str, &str)]) -> String {
+    pub(crate) fn sql_with(&self, text: &str, pieces: &[(&str, &str)]) -> String {
         let mut sql = String::with_capacity(text.len() * 2);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if !sql.is_empty() {
@@ -87,7 +87,7 @@ impl Names {
         sql
     }
 
-    pub(in crate::store) fn quote(name: &str) -> String {
+    pub(crate) fn quote(name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
     }
 

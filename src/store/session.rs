@@ -25,7 +25,7 @@ impl Default for SessionLimits {
 }
 
 /// READ COMMITTED: every statement needs a snapshot younger than the locks taken before it.
-pub(in crate::store) const BEGIN: &str = "begin isolation level read committed read write";
+pub(crate) const BEGIN: &str = "begin isolation level read committed read write";
 
 /// A frozen process must not hold up a queue: 2 s for a statement and between statements. Nothing
 /// here is meant to wait for a lock, but `SKIP LOCKED` does wait in one case: if a row's writer
@@ -97,7 +97,7 @@ pub(crate) async fn notice_lost_clients(
 }
 
 /// The settings of [`notice_lost_clients`], as far as the server is known to have them.
-pub(in crate::store) fn notice(limits: &SessionLimits) -> String {
+pub(crate) fn notice(limits: &SessionLimits) -> String {
     let check = limits.check_interval.load(Ordering::Relaxed);
     format!("{NOTICE_HOST}{}", if check { NOTICE_CLIENT } else { "" })
 }
@@ -152,7 +152,7 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
     PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
 
-pub(in crate::store) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
+pub(crate) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
     conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
 }
 

@@ -4,17 +4,17 @@ use crate::store::names::Names;
 
 /// The text of one statement, with `$n` for its n-th argument.
 #[derive(Debug)]
-pub(in crate::store) struct Statement {
+pub(crate) struct Statement {
     compile: fn(&Names) -> String,
 }
 
 impl Statement {
-    pub(in crate::store) const fn new(compile: fn(&Names) -> String) -> Self {
+    pub(crate) const fn new(compile: fn(&Names) -> String) -> Self {
         Self { compile }
     }
 
     /// Returns the statement for the schema of these names.
-    pub(in crate::store) fn compile(&self, names: &Names) -> String {
+    pub(crate) fn compile(&self, names: &Names) -> String {
         (self.compile)(names)
     }
 }
@@ -31,12 +31,12 @@ macro_rules! statements {
         )+
 
         #[cfg(test)]
-        pub(in crate::store) const ALL: $crate::store::statement::InFile =
+        pub(crate) const ALL: $crate::store::statement::InFile =
             (file!(), &[$((stringify!($name), &$name)),+]);
     };
 }
-pub(in crate::store) use statements;
+pub(crate) use statements;
 
 /// A file, and its statements by name.
 #[cfg(test)]
-pub(in crate::store) type InFile = (&'static str, &'static [(&'static str, &'static Statement)]);
+pub(crate) type InFile = (&'static str, &'static [(&'static str, &'static Statement)]);

@@ -19,7 +19,7 @@ static DEFAULT: LazyLock<Arc<Store>> = LazyLock::new(|| Arc::new(Store::new(DEFA
 /// The statements for one schema, as the connections of one pool can take them.
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(in crate::store) names: Names,
+    pub(crate) names: Names,
     /// A transaction pooler that keeps no track of names hands a session, with the names in it, to
     /// the next client. A statement without a name is gone before its transaction ends.
     nameless: AtomicBool,
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// Returns the statement, ready for its arguments.
-    pub(in crate::store) fn query(
+    pub(crate) fn query(
         &self,
         statement: &'static Statement,
     ) -> Query<'static, Postgres, PgArguments> {

@@ -28,49 +28,80 @@ const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
 /// each slot.
 const REACH: usize = 4;
+
 impl Worker {
     /// Claims for the reserved slots. Returns how long to wait for the next claim, if no slot ends
     /// before.
-    pub(in crate::worker) async fn claim_and_start(
+    pub(crate) async fn claim_and_start(
         &self,
         state: &mut WorkerState,
         mut reserved: ReservedSlots,
     ) -> Pause {
-        let leased = self.leased();
         let want = reserved.count();
         // Leases need a connection for the claim alone.
-        let connections = if leased { 1 } else { want };
+        let connections = if self.leased() { 1 } else { want };
         let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
             Ok(claimed) => claimed,
-            Err(error) => {
-                self.vitals.record_failed_claim();
-                let too_large = matches!(error, BackgroundError::TooSlow { .. });
-                // One that times out again is told once.
-                if !too_large || state.cursor.halve() {
-                    self.context.report(&error);
-                }
-                if is_of_read_only(&error) {
-                    self.leave_server(state);
-                }
-                state.end_claim(false);
-                state.spare.clear();
-                if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
-                    // A connection that died hangs, and would be waited for again.
-                    state.coming.detach_all();
-                }
-                (state.busy, state.reach) = (false, 1);
-                self.slots.set_more(false);
-                let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
-                state.backoff = (state.backoff * 2).min(BACKOFF.1);
-                return Pause::For(pause);
-            }
+            Err(error) => return self.back_off(state, &error),
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
-        // If many workers take one group each, the rest shows a burst.
-        let grouped = claimed.jobs.iter().any(|claim| claim.group.is_some());
-        let burst = state.busy || brought > 1 || (claimed.more && grouped);
-        for claim in claimed.jobs {
+        let burst = state.busy || shows_burst(&claimed);
+        self.start_claimed(state, &mut claimed, &mut reserved, asked_at);
+        let mut passed = self.take_back_ended(state);
+        state.prefetch.release_urgent();
+        passed |= state.end_claim(claimed.more && brought > 0);
+        if brought > 0 {
+            let now = Instant::now();
+            state.recheck.record_claim(now, burst);
+            state.last_job = Some(now);
+        }
+        self.prepare_next_claim(state, claimed.more, brought > 0);
+        match (claimed.more, brought) {
+            (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
+                Pause::For(Duration::ZERO)
+            }
+            (false, _) if passed => Pause::For(Duration::ZERO),
+            (true, _) => Pause::For(SOON.mul_f64(1.0 + fastrand::f64())),
+            (false, _) => Pause::Poll { next: claimed.next },
+        }
+    }
+
+    /// Reports a claim that failed, and gives up what it may have hung on. Returns how long to wait.
+    fn back_off(&self, state: &mut WorkerState, error: &BackgroundError) -> Pause {
+        self.vitals.record_failed_claim();
+        let too_large = matches!(error, BackgroundError::TooSlow { .. });
+        // One that times out again is told once.
+        if !too_large || state.cursor.halve() {
+            self.context.report(error);
+        }
+        if is_of_read_only(error) {
+            self.leave_server(state);
+        }
+        state.end_claim(false);
+        state.spare.clear();
+        if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
+            // A connection that died hangs, and would be waited for again.
+            state.coming.detach_all();
+        }
+        (state.busy, state.reach) = (false, 1);
+        self.slots.set_more(false);
+        let pause = state.backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
+        state.backoff = (state.backoff * 2).min(BACKOFF.1);
+        Pause::For(pause)
+    }
+
+    /// Starts the claimed turns in the reserved slots, or as prefetched ones in slots of the
+    /// queue's own.
+    fn start_claimed(
+        &self,
+        state: &mut WorkerState,
+        claimed: &mut ClaimAnswer,
+        reserved: &mut ReservedSlots,
+        asked_at: Instant,
+    ) {
+        let leased = self.leased();
+        for claim in claimed.jobs.drain(..) {
             let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
             let jobs = [&[claim.job], &*claim.followers].concat();
             let mut run = ClaimedTurn::new(context, queue, claim);
@@ -87,7 +118,11 @@ impl Worker {
             }
         }
         self.start_prefetched(state);
-        // Connections of jobs that ended meanwhile count as well.
+    }
+
+    /// Starts prefetched turns on the connections of jobs that ended meanwhile. Returns whether one
+    /// of those jobs has passed its group's turn on.
+    fn take_back_ended(&self, state: &mut WorkerState) -> bool {
         let mut passed = false;
         while !state.prefetch.is_empty()
             && let Some(ended) = state.slots.try_join_next()
@@ -95,37 +130,28 @@ impl Worker {
             passed |= state.take_back(ended) != TurnEnd::Drained;
             self.start_prefetched(state);
         }
-        state.prefetch.release_urgent();
-        passed |= state.end_claim(claimed.more && brought > 0);
-        if brought > 0 {
-            let now = Instant::now();
-            state.recheck.record_claim(now, burst);
-            state.last_job = Some(now);
-        }
-        state.busy = claimed.more && brought > 0;
+        passed
+    }
+
+    /// Sizes the next claim by what this one left and brought, and gives back the connections that
+    /// no job needs.
+    fn prepare_next_claim(&self, state: &mut WorkerState, more: bool, brought: bool) {
+        state.busy = more && brought;
         // A shared slot is not kept from other queues until the next poll.
-        state.all_taken = !claimed.more && !self.slots.bounded();
+        state.all_taken = !more && !self.slots.bounded();
         state.reach = if state.busy { state.reach.saturating_mul(REACH) } else { 1 };
         self.slots.set_more(state.busy);
-        if !state.busy || leased {
+        if !state.busy || self.leased() {
             // No job needs the connections. The ones that are still opening go back to the pool.
             let spares = self.spares(state);
             state.keep_spare(spares);
             state.coming.detach_all();
         }
-        match (claimed.more, brought) {
-            (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
-                Pause::For(Duration::ZERO)
-            }
-            (false, _) if passed => Pause::For(Duration::ZERO),
-            (true, _) => Pause::For(SOON.mul_f64(1.0 + fastrand::f64())),
-            (false, _) => Pause::Poll { next: claimed.next },
-        }
     }
 
     /// Claims up to `want` jobs on one of `connections`; by transaction as many jobs as there are
     /// connections. Also returns the time from which their leases count.
-    pub(in crate::worker) async fn claim(
+    pub(crate) async fn claim(
         &self,
         state: &mut WorkerState,
         want: usize,
@@ -208,6 +234,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Returns whether a claim shows a burst: many jobs, or more groups than workers that take one each.
+fn shows_burst(claimed: &ClaimAnswer) -> bool {
+    let grouped = || claimed.jobs.iter().any(|claim| claim.group.is_some());
+    claimed.jobs.len() > 1 || (claimed.more && grouped())
 }
 
 /// Returns how long the claimed jobs had been due, at most; `None` if there are none.

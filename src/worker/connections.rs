@@ -28,7 +28,7 @@ const OPENED_TOGETHER: usize = 32;
 impl WorkerState {
     /// Gives back all but `limit` spare connections, unused ones first: they would cost more to
     /// prepare.
-    pub(in crate::worker) fn keep_spare(&mut self, limit: usize) {
+    pub(crate) fn keep_spare(&mut self, limit: usize) {
         let excess = self.spare.len().saturating_sub(limit);
         if excess > 0 {
             self.spare.sort_by_key(|conn| u8::from(conn.watched) + u8::from(conn.has_claimed));
@@ -43,7 +43,7 @@ impl WorkerState {
 
     /// Returns when to give back spare connections that no job will have used by then; `None` if
     /// there are none.
-    pub(in crate::worker) fn trim_at(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn trim_at(&self, now: Instant) -> Option<Instant> {
         let soon = now + QUICK;
         match self.spare.len() {
             0 => None,
@@ -54,13 +54,13 @@ impl WorkerState {
     }
 
     /// Returns a connection for a claim: one that claimed before, if there is one.
-    pub(in crate::worker) fn for_claim(&mut self) -> Option<SlotConnection> {
+    pub(crate) fn for_claim(&mut self) -> Option<SlotConnection> {
         let claims = self.spare.iter().position(|conn| conn.has_claimed);
         claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
     }
 
     /// Returns a connection for a job: if possible, one that has not claimed.
-    pub(in crate::worker) fn for_job(&mut self) -> Option<SlotConnection> {
+    pub(crate) fn for_job(&mut self) -> Option<SlotConnection> {
         let other = self.spare.iter().rposition(|conn| !conn.has_claimed);
         other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
     }
@@ -70,7 +70,7 @@ impl Worker {
     /// Returns the number of connections to keep: for the next job and its recheck if jobs follow
     /// each other, and for as many jobs as ended lately. Opening one costs round trips, and each
     /// slot of the queue's own may keep one.
-    pub(in crate::worker) fn spares(&self, state: &WorkerState) -> usize {
+    pub(crate) fn spares(&self, state: &WorkerState) -> usize {
         let own = !self.leased() && !self.slots.bounded();
         let now = Instant::now();
         let lately = || state.slot_usage.quick_ends(now).max(state.kept_for_next(now));
@@ -79,13 +79,13 @@ impl Worker {
 
     /// Returns whether the pool has a connection for a caller now, without waiting for another to
     /// be given back.
-    pub(in crate::worker) fn pool_has_room(&self) -> bool {
+    pub(crate) fn pool_has_room(&self) -> bool {
         self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
     }
 
     /// Closes the connections that no job uses, those of the pool too: they lead to a server that
     /// is read-only, or that the pool has left.
-    pub(in crate::worker) fn leave_server(&self, state: &mut WorkerState) {
+    pub(crate) fn leave_server(&self, state: &mut WorkerState) {
         state.spare.drain(..).for_each(SlotConnection::close);
         // Slots on the next connections would not find these claims.
         state.prefetch.release_all();
@@ -98,7 +98,7 @@ impl Worker {
 
     /// Gets up to `want` connections together: waits for the first one, and a moment for the
     /// others. Connections of jobs that end meanwhile count as well.
-    pub(in crate::worker) async fn connect(
+    pub(crate) async fn connect(
         &self,
         state: &mut WorkerState,
         want: usize,

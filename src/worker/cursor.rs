@@ -88,7 +88,7 @@ struct FlagPass {
 
 impl ClaimCursor {
     /// Returns the bounds of this claim for so many jobs.
-    pub(in crate::worker) fn bounds(&mut self, jobs: usize) -> ClaimBounds {
+    pub(crate) fn bounds(&mut self, jobs: usize) -> ClaimBounds {
         let ungrouped_first = self.ungrouped_first;
         self.ungrouped_first = !ungrouped_first;
         let from = self.scan_start();
@@ -96,7 +96,7 @@ impl ClaimCursor {
     }
 
     /// Halves the next claim, as this one timed out. Returns whether it is the first in a row.
-    pub(in crate::worker) fn halve(&mut self) -> bool {
+    pub(crate) fn halve(&mut self) -> bool {
         let first = self.halvings == 0;
         self.halvings = (self.halvings + 1).min(HALVINGS);
         self.window = None;
@@ -123,11 +123,7 @@ impl ClaimCursor {
     }
 
     /// Records an answer. Returns when the next claim is due, as far as it is known.
-    pub(in crate::worker) fn record(
-        &mut self,
-        answer: &ClaimAnswer,
-        bounds: ClaimBounds,
-    ) -> Option<Duration> {
+    pub(crate) fn record(&mut self, answer: &ClaimAnswer, bounds: ClaimBounds) -> Option<Duration> {
         self.halvings = self.halvings.saturating_sub(1);
         self.record_priorities(&answer.known);
         self.record_pass(answer);

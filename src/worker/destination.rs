@@ -15,7 +15,7 @@ use crate::store::{ServerId, Store};
 
 /// Where the pool leads since its options changed. The application may still give back connections
 /// that were opened before.
-pub(in crate::worker) struct Destination {
+pub(crate) struct Destination {
     options: Arc<PgConnectOptions>,
     /// The server that a fresh connection was led to. `None`: none was asked yet.
     server: Mutex<Option<Fresh>>,
@@ -25,12 +25,12 @@ pub(in crate::worker) struct Destination {
 type Fresh = Option<ServerId>;
 
 impl Destination {
-    pub(in crate::worker) fn new(options: &Arc<PgConnectOptions>) -> Self {
+    pub(crate) fn new(options: &Arc<PgConnectOptions>) -> Self {
         Self { options: Arc::clone(options), server: Mutex::default() }
     }
 
     /// Gets a connection of the pool that leads there. Closes those that lead elsewhere.
-    pub(in crate::worker) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         pool: &PgPool,
         store: &Store,

@@ -2,16 +2,16 @@
 //!
 //! It uses `attempt` and everything below it. The work inside a slot belongs in `attempt`.
 
-pub(crate) mod claim;
-pub(crate) mod connections;
-pub(crate) mod cursor;
-pub(crate) mod destination;
-pub(crate) mod orphans;
-pub(crate) mod prefetch;
-pub(crate) mod recheck;
-pub(crate) mod slot;
-pub(crate) mod state;
-pub(crate) mod wait;
+mod claim;
+mod connections;
+mod cursor;
+mod destination;
+mod orphans;
+mod prefetch;
+mod recheck;
+mod slot;
+mod state;
+mod wait;
 pub(crate) mod worker;
 
 use std::sync::Arc;

@@ -17,14 +17,14 @@ const TIMES: [Duration; 2] = [Duration::from_secs(6), Duration::from_mins(1)];
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Returns when to check after a claim that failed at `failed_at`.
-pub(in crate::worker) fn from(failed_at: Instant) -> [Option<Instant>; 2] {
+pub(crate) fn from(failed_at: Instant) -> [Option<Instant>; 2] {
     TIMES.map(|time| Some(failed_at + time))
 }
 
 impl Worker {
     /// Suspects claims of this process that it does not know. While it lives, no failure detector
     /// would until their leases end. Runs between two claims, when all other claims are known.
-    pub(in crate::worker) async fn suspect_orphans(&self, state: &mut WorkerState) {
+    pub(crate) async fn suspect_orphans(&self, state: &mut WorkerState) {
         let now = Instant::now();
         let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
         else {

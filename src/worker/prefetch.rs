@@ -44,15 +44,15 @@ const STALE: Duration = Duration::from_millis(100);
 const SURE: usize = 32;
 
 /// A claimed turn that waits for a slot.
-pub(in crate::worker) struct PrefetchedTurn {
-    pub(in crate::worker) run: ClaimedTurn,
-    pub(in crate::worker) known: HashMap<i64, HeldJob>,
+pub(crate) struct PrefetchedTurn {
+    pub(crate) run: ClaimedTurn,
+    pub(crate) known: HashMap<i64, HeldJob>,
     /// Extends the lease; `None` by transaction.
-    pub(in crate::worker) guard: Option<LeaseGuard>,
+    pub(crate) guard: Option<LeaseGuard>,
 }
 
 /// The prefetched jobs of a worker.
-pub(in crate::worker) struct Prefetch {
+pub(crate) struct Prefetch {
     buffer: Mutex<Buffer<PrefetchedTurn>>,
     slots: Arc<SlotUsage>,
     wake: Arc<Notify>,
@@ -92,7 +92,7 @@ enum NextClaim {
 
 /// The next step of a slot after its turn.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::worker) enum Next<T> {
+pub(crate) enum Next<T> {
     Turn(T),
     /// The slot gives its connection to the next claim.
     Claim,
@@ -198,11 +198,7 @@ impl<T> Buffer<T> {
 
 impl Prefetch {
     /// Returns an empty buffer for these slots, of a worker that `wake` wakes.
-    pub(in crate::worker) fn new(
-        queue: &QueueOptions,
-        slots: Arc<SlotUsage>,
-        wake: Arc<Notify>,
-    ) -> Self {
+    pub(crate) fn new(queue: &QueueOptions, slots: Arc<SlotUsage>, wake: Arc<Notify>) -> Self {
         let leased = queue.hold != Hold::Transaction;
         let limits = if leased { (COUNTED / 2, COUNTED * 2) } else { (COUNTED, COUNTED) };
         let limit = limits.0;
@@ -222,12 +218,12 @@ impl Prefetch {
     }
 
     /// Begins a claim. Returns how many jobs it may bring beyond the free slots.
-    pub(in crate::worker) fn begin_claim(&self) -> usize {
+    pub(crate) fn begin_claim(&self) -> usize {
         self.buffer().begin_claim(self.slots.expected_ends(Instant::now()))
     }
 
     /// Returns whether to claim though no slot is free.
-    pub(in crate::worker) fn runs_low(&self) -> bool {
+    pub(crate) fn runs_low(&self) -> bool {
         let buffer = self.buffer();
         let room = buffer.room_at(self.slots.expected_ends(Instant::now()));
         room > 0 && buffer.is_low(room)
@@ -235,35 +231,35 @@ impl Prefetch {
 
     /// Ends a claim, which left `more` or not. Returns whether a job that ended meanwhile passed
     /// its group's turn on; `None` if no job ended in a slot that took the next job.
-    pub(in crate::worker) fn end_claim(&self, more: bool) -> Option<bool> {
+    pub(crate) fn end_claim(&self, more: bool) -> Option<bool> {
         self.buffer().end_claim(more)
     }
 
     /// Adds a turn whose claim was sent at `since`: behind the others, unless it may not wait.
-    pub(in crate::worker) fn push(&self, waiting: PrefetchedTurn, since: Instant) {
+    pub(crate) fn push(&self, waiting: PrefetchedTurn, since: Instant) {
         let may_wait = waiting.run.claim.may_wait;
         self.buffer().push(waiting, since, may_wait);
         self.pushed.notify_one();
     }
 
     /// Returns whether enough jobs in a row could wait for a slot.
-    pub(in crate::worker) fn is_sure(&self) -> bool {
+    pub(crate) fn is_sure(&self) -> bool {
         self.buffer().safe_streak >= SURE
     }
 
-    pub(in crate::worker) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.buffer().waiting.is_empty()
     }
 
     /// Returns the number of slots, with their connections, that are reserved for the next claim.
-    pub(in crate::worker) fn reserved(&self) -> usize {
+    pub(crate) fn reserved(&self) -> usize {
         usize::from(self.buffer().claim == NextClaim::Reserved)
     }
 
     /// Returns the next step of a slot. `origin`: the options that its connection was opened with;
     /// `has_claimed`: whether the connection has claimed before. A turn that was claimed on another
     /// server is not for it.
-    pub(in crate::worker) fn next(
+    pub(crate) fn next(
         &self,
         origin: Option<&Arc<PgConnectOptions>>,
         has_claimed: bool,
@@ -282,28 +278,28 @@ impl Prefetch {
     }
 
     /// Records the end of a turn in a slot that goes on. It passed its group's turn on, or not.
-    pub(in crate::worker) fn record_end(&self, passed: bool) {
+    pub(crate) fn record_end(&self, passed: bool) {
         self.buffer().record_end(passed);
     }
 
     /// Returns the next turn for a free slot, or to be held `ahead` of one.
-    pub(in crate::worker) fn pop(&self, ahead: bool) -> Option<PrefetchedTurn> {
+    pub(crate) fn pop(&self, ahead: bool) -> Option<PrefetchedTurn> {
         let mut buffer = self.buffer();
         if ahead { buffer.pop_ahead() } else { buffer.pop() }
     }
 
     /// Releases the turns that may not wait.
-    pub(in crate::worker) fn release_urgent(&self) {
+    pub(crate) fn release_urgent(&self) {
         self.release(self.buffer().take(|entry| !entry.may_wait));
     }
 
     /// Releases all turns: they were claimed on another server than the next ones.
-    pub(in crate::worker) fn release_all(&self) {
+    pub(crate) fn release_all(&self) {
         self.release(self.buffer().take(|_| true));
     }
 
     /// Releases turns that have waited for [`STALE`]; never returns.
-    pub(in crate::worker) async fn release_stale(&self) {
+    pub(crate) async fn release_stale(&self) {
         loop {
             let first = self.buffer().waiting.iter().map(|entry| entry.since + STALE).min();
             match first {
@@ -315,7 +311,7 @@ impl Prefetch {
     }
 
     /// Releases all turns. Slots take no more.
-    pub(in crate::worker) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let rest = {
             let mut buffer = self.buffer();
             buffer.more = false;
@@ -327,7 +323,7 @@ impl Prefetch {
     }
 
     /// Wakes the worker after a release: a slot may have come free meanwhile and found no job.
-    pub(in crate::worker) fn notify_released(&self) {
+    pub(crate) fn notify_released(&self) {
         self.wake.notify_one();
     }
 

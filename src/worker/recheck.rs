@@ -23,7 +23,7 @@ const AFTER_BURST: Duration = Duration::from_millis(30);
 
 /// The times of the next rechecks.
 #[derive(Debug, Default)]
-pub(in crate::worker) struct Recheck {
+pub(crate) struct Recheck {
     /// After the first end since the last claim, however many follow.
     end: Option<Instant>,
     last_end: Option<Instant>,
@@ -34,14 +34,14 @@ pub(in crate::worker) struct Recheck {
 
 impl Recheck {
     /// Records an end. Its recheck replaces that of a lone job's claim.
-    pub(in crate::worker) fn record_end(&mut self, now: Instant) {
+    pub(crate) fn record_end(&mut self, now: Instant) {
         self.last_end = Some(now);
         self.end.get_or_insert(now + AFTER_END);
         self.claim = None;
     }
 
     /// Records a claim that took a lone job, or part of a `burst`.
-    pub(in crate::worker) fn record_claim(&mut self, now: Instant, burst: bool) {
+    pub(crate) fn record_claim(&mut self, now: Instant, burst: bool) {
         if burst {
             self.burst = Some(now + AFTER_BURST);
         } else {
@@ -50,13 +50,13 @@ impl Recheck {
     }
 
     /// Returns when the next recheck is due.
-    pub(in crate::worker) fn at(&self) -> Option<Instant> {
+    pub(crate) fn at(&self) -> Option<Instant> {
         [self.end, self.claim, self.burst].into_iter().flatten().min()
     }
 
     /// Drops the rechecks that a claim at `now` serves. A later one stays, and so does that of a
     /// job which has only just ended.
-    pub(in crate::worker) fn begin_claim(&mut self, now: Instant) {
+    pub(crate) fn begin_claim(&mut self, now: Instant) {
         if self.end.take_if(|at| *at <= now).is_some() {
             self.end = self.last_end.map(|end| end + AFTER_END).filter(|at| *at > now);
         }
@@ -66,7 +66,7 @@ impl Recheck {
 
     /// Drops the rechecks while no slot is free: the next end claims. The recheck of a burst stays,
     /// because the end may come too early for it.
-    pub(in crate::worker) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.end, self.claim) = (None, None);
     }
 }

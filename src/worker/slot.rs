@@ -47,7 +47,7 @@ impl NextTurn for Chosen {
 }
 
 /// Returns how the last turn ended, and the connection if it can be used again.
-pub(in crate::worker) async fn run(
+pub(crate) async fn run(
     prefetch: Arc<Prefetch>,
     mut turn: PrefetchedTurn,
     mut conn: SlotConnection,

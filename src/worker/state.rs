@@ -21,51 +21,47 @@ use crate::worker::prefetch::Prefetch;
 use crate::worker::recheck::Recheck;
 
 /// Delay after a claim that failed: doubled from the first up to the second.
-pub(in crate::worker) const BACKOFF: (Duration, Duration) =
+pub(crate) const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(2));
 
 /// The state of a worker from claim to claim.
-pub(in crate::worker) struct WorkerState {
+pub(crate) struct WorkerState {
     /// The tasks of the slots. Each returns how its last attempt ended, and its connection if that
     /// can be used again.
-    pub(in crate::worker) slots: JoinSet<(TurnEnd, Option<SlotConnection>)>,
+    pub(crate) slots: JoinSet<(TurnEnd, Option<SlotConnection>)>,
     /// The slots whose handlers run or may run.
-    pub(in crate::worker) slot_usage: Arc<SlotUsage>,
+    pub(crate) slot_usage: Arc<SlotUsage>,
     /// Connections of finished jobs, for the next jobs. By transaction a claim takes no more jobs
     /// than it has connections.
-    pub(in crate::worker) spare: Vec<SlotConnection>,
+    pub(crate) spare: Vec<SlotConnection>,
     /// Connections that were asked for. Each has a task: opening one may take longer than a claim
     /// waits, and would begin anew each time if it was dropped.
-    pub(in crate::worker) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
+    pub(crate) coming: JoinSet<Result<PoolConnection<Postgres>, sqlx::Error>>,
     /// The pool's options when a connection was last asked for.
-    pub(in crate::worker) options: Option<Arc<PgConnectOptions>>,
+    pub(crate) options: Option<Arc<PgConnectOptions>>,
     /// Where those lead; `None` if they never changed.
-    pub(in crate::worker) destination: Option<Arc<Destination>>,
+    pub(crate) destination: Option<Arc<Destination>>,
     /// True if the last claim left more and took jobs.
-    pub(in crate::worker) busy: bool,
+    pub(crate) busy: bool,
     /// True if the last claim took all that was due: only a wake-up, or an end that did not drain
     /// its group, calls for a claim.
-    pub(in crate::worker) all_taken: bool,
+    pub(crate) all_taken: bool,
     /// The number of slots that the next claim gets connections for. It grows while claims leave
     /// more.
-    pub(in crate::worker) reach: usize,
+    pub(crate) reach: usize,
     /// When the last job was claimed, or ended.
-    pub(in crate::worker) last_job: Option<Instant>,
-    pub(in crate::worker) cursor: ClaimCursor,
-    pub(in crate::worker) backoff: Duration,
-    pub(in crate::worker) recheck: Recheck,
-    pub(in crate::worker) prefetch: Arc<Prefetch>,
+    pub(crate) last_job: Option<Instant>,
+    pub(crate) cursor: ClaimCursor,
+    pub(crate) backoff: Duration,
+    pub(crate) recheck: Recheck,
+    pub(crate) prefetch: Arc<Prefetch>,
     /// When to check for orphaned claims.
-    pub(in crate::worker) orphan_checks: [Option<Instant>; 2],
+    pub(crate) orphan_checks: [Option<Instant>; 2],
 }
 
 impl WorkerState {
     /// Returns the first state of a worker that `wake` wakes.
-    pub(in crate::worker) fn new(
-        queue: &QueueOptions,
-        wake: &Arc<Notify>,
-        vitals: &QueueVitals,
-    ) -> Self {
+    pub(crate) fn new(queue: &QueueOptions, wake: &Arc<Notify>, vitals: &QueueVitals) -> Self {
         let slot_usage = Arc::clone(&vitals.slot_usage);
         let prefetch = Arc::new(Prefetch::new(queue, Arc::clone(&slot_usage), Arc::clone(wake)));
         Self {
@@ -88,7 +84,7 @@ impl WorkerState {
     }
 
     /// Takes a slot's connection back. Returns how its job ended.
-    pub(in crate::worker) fn take_back(
+    pub(crate) fn take_back(
         &mut self,
         ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
     ) -> TurnEnd {
@@ -112,7 +108,7 @@ impl WorkerState {
 
     /// Records the end of a claim, which left `more` or not. Returns whether a job that ended
     /// meanwhile has passed its group's turn on.
-    pub(in crate::worker) fn end_claim(&mut self, more: bool) -> bool {
+    pub(crate) fn end_claim(&mut self, more: bool) -> bool {
         let ended = self.prefetch.end_claim(more);
         if ended.is_some() {
             self.recheck.record_end(Instant::now());

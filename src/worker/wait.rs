@@ -26,7 +26,7 @@ const GATHER: Duration = Duration::from_millis(1);
 const OWN_POLL: Duration = Duration::from_secs(30);
 /// How long a worker waits without a wake-up.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::worker) enum Pause {
+pub(crate) enum Pause {
     /// No slot is free.
     UntilFree,
     For(Duration),
@@ -38,7 +38,7 @@ pub(in crate::worker) enum Pause {
 
 impl Worker {
     /// Waits for a slot to end or to be given, a wake-up, the pause, or the stop.
-    pub(in crate::worker) async fn wait(&self, state: &mut WorkerState, pause: Pause) {
+    pub(crate) async fn wait(&self, state: &mut WorkerState, pause: Pause) {
         self.heartbeat.begin_step(Activity::Waiting);
         let room = self.free(state) > 0;
         let now = Instant::now();
@@ -118,7 +118,7 @@ impl Worker {
 
     /// Registers the queue for the shared poll. `None` if the last claim did not read all, or read
     /// for long.
-    pub(in crate::worker) fn register_poll(&self, state: &WorkerState) -> Option<PollHandle> {
+    fn register_poll(&self, state: &WorkerState) -> Option<PollHandle> {
         let target = || PollTarget::Queue(self.queue.name.to_string());
         let late = LATE.mul_f64(0.5 + fastrand::f64() / 2.0);
         let register =
@@ -128,7 +128,7 @@ impl Worker {
 
     /// Waits for more slots to end, up to half of them: a claim of many costs little more than a
     /// claim of one.
-    pub(in crate::worker) async fn gather(&self, state: &mut WorkerState) {
+    async fn gather(&self, state: &mut WorkerState) {
         let until = Instant::now() + GATHER;
         while state.slot_usage.taken() > self.queue.options.concurrency / 2 {
             tokio::select! {

@@ -34,7 +34,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Reserves slots for a claim. After a claim that left more, these are all free slots; else as
     /// many as need no further connection, or one.
-    pub(in crate::worker) fn reserve(&self, state: &mut WorkerState) -> ReservedSlots {
+    pub(crate) fn reserve(&self, state: &mut WorkerState) -> ReservedSlots {
         let mut free = self.free(state);
         if !self.leased() {
             free = free.min(state.reach.max(state.spare.len()));
@@ -53,13 +53,13 @@ impl Worker {
 
     /// Returns whether to claim though no slot is free: a lease needs no connection of its slot. By
     /// transaction a slot takes the next prefetched job, and is free in time for the next claim.
-    pub(in crate::worker) fn may_prefetch(&self, state: &WorkerState) -> bool {
+    pub(crate) fn may_prefetch(&self, state: &WorkerState) -> bool {
         self.leased() && !self.slots.bounded() && state.busy && state.prefetch.runs_low()
     }
 
     /// Starts prefetched jobs in free slots. By transaction it leaves the slot that is reserved for
     /// the next claim.
-    pub(in crate::worker) fn start_prefetched(&self, state: &mut WorkerState) {
+    pub(crate) fn start_prefetched(&self, state: &mut WorkerState) {
         let leased = self.leased();
         let has_room = |state: &WorkerState| {
             let free = self.free(state);
@@ -75,12 +75,7 @@ impl Worker {
     }
 
     /// Starts a turn in its slot; by transaction on a spare connection.
-    pub(in crate::worker) fn start(
-        &self,
-        state: &mut WorkerState,
-        waiting: PrefetchedTurn,
-        slot: SlotGuard,
-    ) {
+    pub(crate) fn start(&self, state: &mut WorkerState, waiting: PrefetchedTurn, slot: SlotGuard) {
         if let Some(guard) = waiting.guard {
             let pool = self.pool.clone();
             let run = waiting.run.into_end_leased(waiting.known, pool, guard, slot);
@@ -96,7 +91,7 @@ impl Worker {
 
     /// Returns the number of slots that are free by the queue's own limit, and of jobs that may be
     /// held ahead.
-    pub(in crate::worker) fn free(&self, state: &WorkerState) -> usize {
+    pub(crate) fn free(&self, state: &WorkerState) -> usize {
         let slots = self.queue.options.concurrency + self.ahead(state);
         slots.saturating_sub(state.slot_usage.taken())
     }
@@ -123,21 +118,21 @@ impl Worker {
     }
 
     /// Returns whether what is claimed now will be kept.
-    pub(in crate::worker) fn may_claim(&self) -> bool {
+    pub(crate) fn may_claim(&self) -> bool {
         !self.leased() || self.context.leases.may_claim(&self.pool.connect_options())
     }
 
-    pub(in crate::worker) fn leased(&self) -> bool {
+    pub(crate) fn leased(&self) -> bool {
         self.queue.options.hold != Hold::Transaction
     }
 
     /// Returns whether slots that come free during a claim take prefetched jobs here. By
     /// transaction the slots do so themselves.
-    pub(in crate::worker) fn may_start_during_claim(&self, state: &WorkerState) -> bool {
+    pub(crate) fn may_start_during_claim(&self, state: &WorkerState) -> bool {
         self.leased() && !state.prefetch.is_empty() && !self.stop.is_cancelled()
     }
 
-    pub(in crate::worker) fn start_during_claim(&self, state: &mut WorkerState) {
+    pub(crate) fn start_during_claim(&self, state: &mut WorkerState) {
         self.start_prefetched(state);
         if self.free(state) > 0 && state.prefetch.is_empty() {
             // The next wait for a free slot must see this slot.

@@ -1,4 +1,4 @@
-//! The folders of `src/` point in one direction, and no two files need each other.
+//! The folders of `src/` point in one direction, and in no crate two files need each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +20,9 @@ const DIRECTION: [&str; 13] = [
     "testing",
     "interleavings",
 ];
+
+/// Crates whose files may still need each other. Delete a crate here when its cycles are gone.
+const UNCHECKED: &[&str] = &["seriatim-web"];
 
 type Module = Vec<String>;
 
@@ -131,7 +134,7 @@ pub fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
 fn module(file: &Path) -> Module {
     let mut parts: Module =
         file.with_extension("").iter().map(|part| part.to_str().unwrap().to_owned()).collect();
-    if parts.last().is_some_and(|last| last == "mod" || last == "lib") {
+    if parts.last().is_some_and(|last| ["mod", "lib", "main"].contains(&&**last)) {
         parts.pop();
     }
     parts
@@ -204,9 +207,46 @@ fn uses(sources: &BTreeMap<Module, Source>) -> BTreeMap<&Path, BTreeSet<&Path>> 
     for source in sources.values() {
         let others = source.used.iter().filter_map(|path| defined_in(path, sources));
         let others = others.map(|other| &*other.file).filter(|file| *file != source.file);
-        uses.insert(&source.file, others.filter(|file| !file.ends_with("lib.rs")).collect());
+        uses.insert(&source.file, others.filter(|file| !is_root(file)).collect());
     }
     uses
+}
+
+/// Returns whether a file declares the modules of its crate.
+fn is_root(file: &Path) -> bool {
+    ["lib.rs", "main.rs"].iter().any(|name| file == Path::new(name))
+}
+
+/// Finds the files that lie on a cycle, or between two cycles.
+fn in_cycles(sources: &BTreeMap<Module, Source>) -> BTreeMap<&Path, BTreeSet<&Path>> {
+    let mut uses = uses(sources);
+    // A file that uses none, or that none uses, is in no cycle.
+    loop {
+        let all: BTreeSet<&Path> = uses.values().flatten().copied().collect();
+        let before = uses.len();
+        uses.retain(|file, used| !used.is_empty() && all.contains(file));
+        let left: BTreeSet<&Path> = uses.keys().copied().collect();
+        for used in uses.values_mut() {
+            used.retain(|file| left.contains(file));
+        }
+        if uses.len() == before {
+            return uses;
+        }
+    }
+}
+
+/// Finds the sources of each crate of the workspace, by the crate's name.
+fn crates() -> BTreeMap<String, BTreeMap<Module, Source>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap());
+    let mut crates: BTreeMap<_, _> = folders
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, read(&entry.path().join("src")))
+        })
+        .collect();
+    crates.insert(String::from("seriatim"), sources());
+    crates
 }
 
 fn folder(file: &Path) -> &str {
@@ -224,7 +264,7 @@ fn folders_point_in_one_direction() {
     let place = |file: &Path| DIRECTION.iter().position(|name| *name == folder(file));
     let mut between = 0;
     for (file, used) in &uses {
-        if file.ends_with("lib.rs") {
+        if is_root(file) {
             continue;
         }
         let own = place(file);
@@ -239,22 +279,19 @@ fn folders_point_in_one_direction() {
 
 #[test]
 fn no_two_files_need_each_other() {
-    let sources = sources();
-    let mut uses = uses(&sources);
-    // A file that uses none, or that none uses, is in no cycle.
-    loop {
-        let all: BTreeSet<&Path> = uses.values().flatten().copied().collect();
-        let before = uses.len();
-        uses.retain(|file, used| !used.is_empty() && all.contains(file));
-        let left: BTreeSet<&Path> = uses.keys().copied().collect();
-        for used in uses.values_mut() {
-            used.retain(|file| left.contains(file));
-        }
-        if uses.len() == before {
-            break;
-        }
+    let crates = crates();
+    for name in UNCHECKED {
+        assert!(crates.contains_key(*name), "there is no crate {name}");
     }
-    assert!(uses.is_empty(), "files that need each other: {uses:#?}");
+    assert!(crates.len() > 5, "the test does not find the crates any more");
+    for (name, sources) in &crates {
+        assert!(!sources.is_empty(), "{name} has no sources");
+        let cycles = in_cycles(sources);
+        assert!(
+            cycles.is_empty() || UNCHECKED.contains(&&**name),
+            "files of {name} that need each other: {cycles:#?}"
+        );
+    }
 }
 
 #[test]

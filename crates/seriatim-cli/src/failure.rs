@@ -7,8 +7,7 @@ use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameErr
 
 use sqlx::postgres::PgDatabaseError;
 
-use crate::output::text::{in_commands, program, visible};
-use crate::output::{Form, json};
+use crate::output::text::{in_commands, program};
 
 /// The exit code of arguments that cannot be used.
 pub(crate) const USAGE: u8 = 2;
@@ -46,16 +45,6 @@ impl Failure {
             Self::Refused(_) => 4,
             Self::Told(failure) => failure.code(),
             Self::Closed => 0,
-        }
-    }
-
-    /// Prints the message to standard error, unless it was told. `job` is the one that it is about,
-    /// of several.
-    pub(crate) fn print(&self, form: Form, job: Option<i64>) {
-        match (self, form) {
-            (Self::Told(_), _) => {}
-            (_, Form::Text) => eprintln!("error: {}", visible(&self.to_string())),
-            (_, Form::Json) => eprintln!("{}", json::error(&self.to_string(), self.code(), job)),
         }
     }
 

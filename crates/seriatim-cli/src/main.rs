@@ -35,7 +35,7 @@ async fn main() -> ExitCode {
         // Closed: the reader of the output has gone, as `head` does.
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.print(form, None);
+            output::failure(form, &failure, None);
             ExitCode::from(failure.code())
         }
     }

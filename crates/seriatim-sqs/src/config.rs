@@ -3,7 +3,7 @@
 use hyper::Uri;
 use seriatim::Client;
 
-use crate::server::ServeError;
+use crate::serve_error::ServeError;
 
 /// How many digits an account has.
 const ACCOUNT_DIGITS: usize = 12;

@@ -2,6 +2,7 @@
 
 mod auth;
 mod cache;
+mod caller;
 mod coalesce;
 mod config;
 mod database;
@@ -13,6 +14,7 @@ mod message;
 mod protocol;
 mod queue;
 mod redrive;
+mod serve_error;
 mod server;
 mod service;
 mod waiting;
@@ -20,4 +22,5 @@ mod write_timeout;
 
 pub use auth::{Key, KeyError, Keys, NewKey};
 pub use config::{Access, Config};
-pub use server::{ServeError, serve};
+pub use serve_error::ServeError;
+pub use server::serve;

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,13 +20,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::auth::{self, Caller};
+use crate::auth;
+use crate::caller::Caller;
 use crate::coalesce::Coalescers;
 use crate::config::{Access, Config};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
+use crate::serve_error::ServeError;
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
 use crate::write_timeout::WriteTimeout;
@@ -62,30 +63,6 @@ const TIDIES: Duration = Duration::from_secs(1);
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
 /// How long dead letters are kept: as long as AWS keeps any message.
 const KEEP_DEAD: Retention = Retention::For(Duration::from_hours(14 * 24));
-
-/// Why a server could not begin.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// [`Access::Anonymous`] is for a loopback address.
-    #[error("requests without signatures are answered on a loopback address only, not on {0}")]
-    NotLoopback(SocketAddr),
-    /// An account has 12 digits.
-    #[error("the account {0:?} must be 12 digits, such as 000000000000")]
-    Account(String),
-    /// Clients cannot send requests to such an address.
-    #[error(
-        "the public URL {0:?} must be http:// or https:// and a host, without a user, a query or a \
-         fragment, such as https://sqs.example.com"
-    )]
-    PublicUrl(String),
-    /// The address of the listener cannot be told.
-    #[error("the listener has no address: {0}")]
-    Listener(#[source] std::io::Error),
-    /// The schema cannot be read. It has to be migrated, and the server's role to own it.
-    #[error("the secret of the schema cannot be read: {0}")]
-    Database(#[from] sqlx::Error),
-}
 
 struct Server {
     service: Arc<Service>,

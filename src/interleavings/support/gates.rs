@@ -15,7 +15,7 @@ const GATE: i64 = 4_242;
 impl Scene {
     /// Makes a session of that application name stop in a trigger of `table` at `event`, until
     /// `open_gate`.
-    pub(in crate::interleavings) async fn gate(&self, application: &str, event: &str, table: &str) {
+    pub(crate) async fn gate(&self, application: &str, event: &str, table: &str) {
         self.run(&format!(
             "create or replace function gate() returns trigger language plpgsql as $$ begin \
                if current_setting('application_name') = '{application}' then perform pass_gate(); end if; \
@@ -30,7 +30,7 @@ impl Scene {
     }
 
     /// Makes `pass_gate()`, for statements that are written in a test, and closes it.
-    pub(in crate::interleavings) async fn close_gate(&self) {
+    pub(crate) async fn close_gate(&self) {
         self.run(&format!(
             "create or replace function pass_gate() returns boolean language plpgsql as $$ begin \
                perform set_config('lock_timeout', '20s', true); perform pg_advisory_lock({GATE}); return pg_advisory_unlock({GATE}); end $$"
@@ -39,12 +39,12 @@ impl Scene {
         self.run(&format!("select pg_advisory_lock({GATE})")).await;
     }
 
-    pub(in crate::interleavings) async fn open_gate(&self) {
+    pub(crate) async fn open_gate(&self) {
         self.run(&format!("select pg_advisory_unlock({GATE})")).await;
     }
 
     /// Puts a piece of text into a function of the schema, and takes others out of it.
-    pub(in crate::interleavings) async fn rewrite(&self, function: &str, replace: &[(&str, &str)]) {
+    pub(crate) async fn rewrite(&self, function: &str, replace: &[(&str, &str)]) {
         let sql = format!(
             "select pg_get_functiondef(p.oid) from pg_proc p \
              where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
@@ -60,7 +60,7 @@ impl Scene {
     }
 
     /// Begins a claim in the background. It waits at the gate.
-    pub(in crate::interleavings) async fn claim_at_gate(&self) -> JoinHandle<PgConnection> {
+    pub(crate) async fn claim_at_gate(&self) -> JoinHandle<PgConnection> {
         let claim = format!(
             "select count(*) from seriatim.claim(('{Q}', null, false, null, 3, 3600, false, null, 10, true)::seriatim.claim_terms, \
              (10, 10, 1000000, null)::seriatim.claim_limits, \
@@ -72,10 +72,7 @@ impl Scene {
 
     /// Runs a query for a number in the background, in a transaction of its own. It waits at the
     /// gate.
-    pub(in crate::interleavings) async fn at_gate(
-        &self,
-        sql: String,
-    ) -> JoinHandle<(i64, PgConnection)> {
+    pub(crate) async fn at_gate(&self, sql: String) -> JoinHandle<(i64, PgConnection)> {
         let mut session = self.session().await;
         let waits = pid(&mut session).await;
         let running = tokio::spawn(async move {
@@ -88,7 +85,7 @@ impl Scene {
         running
     }
 
-    pub(in crate::interleavings) async fn until_gone(&self, pid: i32) {
+    pub(crate) async fn until_gone(&self, pid: i32) {
         let sql = format!("select count(*) from pg_stat_activity where pid = {pid}");
         let deadline = Instant::now() + PATIENCE;
         while self.number(&sql).await > 0 {
@@ -100,7 +97,7 @@ impl Scene {
 
     /// Waits until `pid` waits for that event: a type of locks ("advisory" is the gate), or
     /// `PgSleep`.
-    pub(in crate::interleavings) async fn until_waits(&self, pid: i32, event: &str) {
+    pub(crate) async fn until_waits(&self, pid: i32, event: &str) {
         let sql = format!(
             "select count(*) from pg_stat_activity where pid = {pid} \
              and wait_event = '{event}'"

@@ -6,14 +6,14 @@ use crate::interleavings::support::scene::Scene;
 
 /// Scans of whole tables, and rows and index entries read.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::interleavings) struct Reads {
+pub(crate) struct Reads {
     table_scans: i64,
     rows: i64,
     /// An entry that an index reads and rejects itself counts only in its page.
-    pub(in crate::interleavings) pages: i64,
+    pub(crate) pages: i64,
 }
 
-pub(in crate::interleavings) async fn reads(conn: &mut PgConnection) -> Reads {
+pub(crate) async fn reads(conn: &mut PgConnection) -> Reads {
     let sql = "select coalesce(sum(pg_stat_get_xact_numscans(c.oid)) \
                  filter (where c.relname in ('job', 'queue_group')), 0)::int8, \
                sum(pg_stat_get_xact_tuples_returned(c.oid))::int8, \
@@ -24,28 +24,24 @@ pub(in crate::interleavings) async fn reads(conn: &mut PgConnection) -> Reads {
 }
 
 /// The steps that read too much.
-pub(in crate::interleavings) struct Meter {
-    pub(in crate::interleavings) name: String,
+pub(crate) struct Meter {
+    pub(crate) name: String,
     before: Reads,
-    pub(in crate::interleavings) wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
 }
 
 impl Meter {
-    pub(in crate::interleavings) async fn new(conn: &mut PgConnection, name: String) -> Self {
+    pub(crate) async fn new(conn: &mut PgConnection, name: String) -> Self {
         let before = reads(conn).await;
         Self { name, before, wrong: Vec::new() }
     }
 
-    pub(in crate::interleavings) async fn restart(&mut self, conn: &mut PgConnection) {
+    pub(crate) async fn restart(&mut self, conn: &mut PgConnection) {
         self.before = reads(conn).await;
     }
 
     /// Ignores scans of `queue_group` while it has one page.
-    pub(in crate::interleavings) async fn tolerate_small_scans(
-        &mut self,
-        scene: &Scene,
-        conn: &mut PgConnection,
-    ) {
+    pub(crate) async fn tolerate_small_scans(&mut self, scene: &Scene, conn: &mut PgConnection) {
         let pages = "select pg_relation_size('seriatim.queue_group') / 8192";
         if scene.number(pages).await <= 1 {
             self.before.table_scans = reads(conn).await.table_scans;
@@ -55,12 +51,7 @@ impl Meter {
     /// Records a violation if the step since the last check scanned a table, or read more rows and
     /// index entries, or more pages, than `limit`. Limits leave room for dead rows of the rounds
     /// before; an index that a plan could read as a whole has some hundred pages.
-    pub(in crate::interleavings) async fn check(
-        &mut self,
-        conn: &mut PgConnection,
-        step: &str,
-        limit: [i64; 2],
-    ) {
+    pub(crate) async fn check(&mut self, conn: &mut PgConnection, step: &str, limit: [i64; 2]) {
         let now = reads(conn).await;
         let rows = now.rows - self.before.rows;
         let pages = now.pages - self.before.pages;

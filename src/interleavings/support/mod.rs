@@ -2,7 +2,7 @@
 //! the stress with its producers, workers and oracle. No test lives here, and nothing outside of
 //! `interleavings` uses it.
 
-pub(super) mod gates;
+mod gates;
 pub(super) mod meter;
 pub(super) mod oracle;
 pub(super) mod producers;

@@ -32,30 +32,30 @@ struct Record {
 
 /// One for all tasks.
 #[derive(Debug, Default)]
-pub(in crate::interleavings) struct Oracle(Mutex<Record>);
+pub(crate) struct Oracle(Mutex<Record>);
 
 impl Oracle {
     fn record(&self) -> std::sync::MutexGuard<'_, Record> {
         self.0.lock().unwrap()
     }
 
-    pub(in crate::interleavings) fn count(&self, what: &'static str) {
+    pub(crate) fn count(&self, what: &'static str) {
         *self.record().counts.entry(what).or_default() += 1;
     }
 
-    pub(in crate::interleavings) fn violation(&self, what: String) {
+    pub(crate) fn violation(&self, what: String) {
         self.record().violations.push(what);
     }
 
     /// Called before an enqueue's statement; returns the time at which it began.
-    pub(in crate::interleavings) fn begin_enqueue(&self) -> u64 {
+    pub(crate) fn begin_enqueue(&self) -> u64 {
         let mut record = self.record();
         record.clock += 1;
         record.clock
     }
 
     /// Called after the commit of jobs, each with the time at which its enqueue began.
-    pub(in crate::interleavings) fn committed(&self, jobs: &[(u64, i64)]) {
+    pub(crate) fn committed(&self, jobs: &[(u64, i64)]) {
         let mut record = self.record();
         record.clock += 1;
         let committed = record.clock;
@@ -66,7 +66,7 @@ impl Oracle {
     }
 
     /// Called when a handler begins, while its hold stands.
-    pub(in crate::interleavings) fn begin_handler(&self, group: &str, job: i64, lower: Vec<i64>) {
+    pub(crate) fn begin_handler(&self, group: &str, job: i64, lower: Vec<i64>) {
         let mut record = self.record();
         if let Some(other) = record.running.insert(group.to_owned(), job) {
             let what = format!("{job} runs beside {other} in {group}");
@@ -79,7 +79,7 @@ impl Oracle {
     }
 
     /// Called when the handler has stopped, while its hold still stands.
-    pub(in crate::interleavings) fn end_handler(&self, group: &str, job: i64) {
+    pub(crate) fn end_handler(&self, group: &str, job: i64) {
         let mut record = self.record();
         if record.running.remove(group) != Some(job) {
             let what = format!("{job} is not the one that ended in {group}");
@@ -87,12 +87,12 @@ impl Oracle {
         }
     }
 
-    pub(in crate::interleavings) fn ended(&self, job: i64) {
+    pub(crate) fn ended(&self, job: i64) {
         self.record().ended.insert(job);
     }
 
     /// Called before the request that queues the job again.
-    pub(in crate::interleavings) fn requeue(&self, job: i64) {
+    pub(crate) fn requeue(&self, job: i64) {
         let mut record = self.record();
         record.ended.remove(&job);
         record.requeued.insert(job);
@@ -100,9 +100,7 @@ impl Oracle {
 
     /// Returns the number of committed jobs, the number of begun handlers, the counts, and the
     /// violations.
-    pub(in crate::interleavings) fn close(
-        &self,
-    ) -> (usize, usize, Vec<(&'static str, u64)>, Vec<String>) {
+    pub(crate) fn close(&self) -> (usize, usize, Vec<(&'static str, u64)>, Vec<String>) {
         let mut record = self.record();
         let mut out_of_order = Vec::new();
         for Begun { job, lower } in &record.begun {

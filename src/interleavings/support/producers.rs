@@ -15,7 +15,7 @@ use crate::interleavings::support::stress::Stress;
 use crate::store::{Acting, begin_short};
 use crate::{Client, NewJob};
 
-pub(in crate::interleavings) fn pause(rng: &mut fastrand::Rng, most_ms: u64) -> Duration {
+pub(crate) fn pause(rng: &mut fastrand::Rng, most_ms: u64) -> Duration {
     Duration::from_micros(rng.u64(0..=most_ms * 1000))
 }
 
@@ -34,7 +34,7 @@ fn some_jobs(stress: &Stress, rng: &mut fastrand::Rng) -> Vec<NewJob> {
 }
 
 /// Enqueues in `conn`'s transaction; returns the jobs with the time at which that began.
-pub(in crate::interleavings) async fn enqueue_some(
+pub(crate) async fn enqueue_some(
     stress: &Stress,
     rng: &mut fastrand::Rng,
     conn: &mut PgConnection,
@@ -48,7 +48,7 @@ pub(in crate::interleavings) async fn enqueue_some(
 
 /// Enqueues at any isolation level, with old snapshots, open transactions, savepoints and
 /// rollbacks.
-pub(in crate::interleavings) async fn produce(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+pub(crate) async fn produce(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("producer").await;
     while !stress.stop.load(Ordering::Relaxed) {
         if let Err(error) = produce_once(&stress, &mut rng, &mut conn).await {
@@ -93,7 +93,7 @@ async fn produce_once(
 
 /// Cancels, retries, skips and unhalts, in transactions that stay open for a moment and may be
 /// rolled back.
-pub(in crate::interleavings) async fn ask(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+pub(crate) async fn ask(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("operator").await;
     while !stress.stop.load(Ordering::Relaxed) {
         if let Err(error) = ask_once(&stress, &mut rng, &mut conn).await {
@@ -162,7 +162,7 @@ async fn ask_once(
 
 /// Runs maintenance, and the sweep, which must find nothing; ends some leases and graces before
 /// their time.
-pub(in crate::interleavings) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+pub(crate) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("maintenance").await;
     while !stress.drained.load(Ordering::Relaxed) {
         if let Err(error) = maintain_once(&stress, &mut conn).await {

@@ -12,28 +12,28 @@ use crate::testing::TestDatabase;
 use crate::{QueueOptions, RetryPolicy};
 
 /// Limit of the wait for an event, on a machine under load.
-pub(in crate::interleavings) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A database with the script's own session on it.
-pub(in crate::interleavings) struct Scene {
-    pub(in crate::interleavings) db: TestDatabase,
-    pub(in crate::interleavings) store: Arc<Store>,
-    pub(in crate::interleavings) options: QueueOptions,
+pub(crate) struct Scene {
+    pub(crate) db: TestDatabase,
+    pub(crate) store: Arc<Store>,
+    pub(crate) options: QueueOptions,
     /// Maximum number of a group's jobs in one turn.
-    pub(in crate::interleavings) jobs_per_turn: usize,
+    pub(crate) jobs_per_turn: usize,
     me: tokio::sync::Mutex<PgConnection>,
 }
 
 /// Columns of a group's row that scripts read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::interleavings) struct GroupRow {
-    pub(in crate::interleavings) job: Option<i64>,
-    pub(in crate::interleavings) head: i64,
-    pub(in crate::interleavings) suspected: bool,
-    pub(in crate::interleavings) due: bool,
+pub(crate) struct GroupRow {
+    pub(crate) job: Option<i64>,
+    pub(crate) head: i64,
+    pub(crate) suspected: bool,
+    pub(crate) due: bool,
 }
 
 impl Scene {
-    pub(in crate::interleavings) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let db = TestDatabase::create().await.unwrap();
         let me = db.connect().await.unwrap();
         let scene = Self {
@@ -48,37 +48,37 @@ impl Scene {
     }
 
     /// Opens a session. A statement in it that waits long for a lock fails.
-    pub(in crate::interleavings) async fn session(&self) -> PgConnection {
+    pub(crate) async fn session(&self) -> PgConnection {
         let mut conn = self.db.connect().await.unwrap();
         run(&mut conn, "set lock_timeout = '5s'").await;
         conn
     }
 
-    pub(in crate::interleavings) async fn end(self) {
+    pub(crate) async fn end(self) {
         self.me.into_inner().close().await.unwrap();
         self.db.remove().await.unwrap();
     }
 
-    pub(in crate::interleavings) async fn run(&self, sql: &str) -> u64 {
+    pub(crate) async fn run(&self, sql: &str) -> u64 {
         run(&mut *self.me.lock().await, sql).await
     }
 
-    pub(in crate::interleavings) async fn number(&self, sql: &str) -> i64 {
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
         number(&mut *self.me.lock().await, sql).await
     }
 
-    pub(in crate::interleavings) async fn enqueue(&self, group: &str) -> i64 {
+    pub(crate) async fn enqueue(&self, group: &str) -> i64 {
         enqueue(&mut *self.me.lock().await, &[group]).await[0]
     }
 
-    pub(in crate::interleavings) async fn cancel(&self, job: i64) -> bool {
+    pub(crate) async fn cancel(&self, job: i64) -> bool {
         let mut me = self.me.lock().await;
         self.store.cancel(&mut *me, job, Acting::default()).await.unwrap().done
     }
 
     /// Sets the start time of the server, as the functions see it. A new scene's is long ago: a
     /// test's server may be younger than a time that its script writes.
-    pub(in crate::interleavings) async fn started_at(&self, time: &str) {
+    pub(crate) async fn started_at(&self, time: &str) {
         let sql = format!(
             "create or replace function seriatim.server_since() returns timestamptz language sql stable \
              as $$ select timestamptz '{time}' $$"
@@ -87,7 +87,7 @@ impl Scene {
     }
 
     /// Sets the end of the group's lease, or its next time: `ready_at` in seconds from now.
-    pub(in crate::interleavings) async fn lease(&self, group: &str, seconds: i32) {
+    pub(crate) async fn lease(&self, group: &str, seconds: i32) {
         let sql = format!(
             "update seriatim.queue_group set ready_at = clock_timestamp() + interval '{seconds} s' \
              where queue = '{Q}' and group_id = '{group}'"
@@ -96,12 +96,12 @@ impl Scene {
     }
 
     /// The options of this scene's claims.
-    pub(in crate::interleavings) fn claim_options(&self) -> ClaimOptions {
+    pub(crate) fn claim_options(&self) -> ClaimOptions {
         let jobs_per_turn = self.jobs_per_turn;
         ClaimOptions { jobs_per_turn, ..ClaimOptions::new(&self.options, None) }
     }
 
-    pub(in crate::interleavings) async fn row(&self, group: &str) -> Option<GroupRow> {
+    pub(crate) async fn row(&self, group: &str) -> Option<GroupRow> {
         let sql = format!(
             "select job_id, head_id, suspect is not null, ready_at <= clock_timestamp() \
              from seriatim.queue_group where queue = '{Q}' and group_id = '{group}'"
@@ -112,7 +112,7 @@ impl Scene {
         Some(GroupRow { job: row.get(0), head: row.get(1), suspected: row.get(2), due: row.get(3) })
     }
 
-    pub(in crate::interleavings) async fn status(&self, job: i64) -> String {
+    pub(crate) async fn status(&self, job: i64) -> String {
         let sql = format!(
             "select seriatim.job_state(status, queue, group_id, id)::text from seriatim.job where id = {job}"
         );
@@ -121,20 +121,20 @@ impl Scene {
     }
 
     /// Returns whether a claim names the job, whatever queue the job is in.
-    pub(in crate::interleavings) async fn is_claimed(&self, job: i64) -> bool {
+    pub(crate) async fn is_claimed(&self, job: i64) -> bool {
         let sql = format!(
             "select count(*) from seriatim.queue_group g where {job} = any (coalesce(g.batch, array[g.job_id]))"
         );
         self.number(&sql).await == 1
     }
 
-    pub(in crate::interleavings) async fn flagged(&self, job: i64) -> bool {
+    pub(crate) async fn flagged(&self, job: i64) -> bool {
         let sql = format!("select flagged::int::int8 from seriatim.job where id = {job}");
         self.number(&sql).await == 1
     }
 
     /// Returns whether the job is unfinished and no flag and no row would ever start it.
-    pub(in crate::interleavings) async fn is_stranded(&self, job: i64) -> bool {
+    pub(crate) async fn is_stranded(&self, job: i64) -> bool {
         let sql = format!(
             "select count(*) from seriatim.job j where id = {job} and status in ('queued', 'started') \
              and not exists (select from seriatim.job f where f.group_id = j.group_id and f.flagged) \
@@ -144,14 +144,14 @@ impl Scene {
     }
 
     /// Runs the sweep for the group; returns whether it repaired something.
-    pub(in crate::interleavings) async fn rescue(&self, group: &str) -> bool {
+    pub(crate) async fn rescue(&self, group: &str) -> bool {
         let mut me = self.me.lock().await;
         self.store.rescue(&mut me, Q, group).await.unwrap()
     }
 
     /// Runs all jobs with one worker and returns the ids in the order of their runs. Fails if
     /// something stays.
-    pub(in crate::interleavings) async fn drain(&self) -> Vec<i64> {
+    pub(crate) async fn drain(&self) -> Vec<i64> {
         let mut conn = self.session().await;
         let mut ran = Vec::new();
         let deadline = Instant::now() + PATIENCE;

@@ -9,30 +9,27 @@ use sqlx_core::transaction::TransactionManager;
 use crate::store::begin_short;
 use crate::{Client, NewJob};
 
-pub(in crate::interleavings) async fn run(conn: &mut PgConnection, sql: &str) -> u64 {
+pub(crate) async fn run(conn: &mut PgConnection, sql: &str) -> u64 {
     let done = sqlx::query(AssertSqlSafe(sql.to_owned())).execute(conn).await;
     done.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
 }
 
-pub(in crate::interleavings) async fn number(conn: &mut PgConnection, sql: &str) -> i64 {
+pub(crate) async fn number(conn: &mut PgConnection, sql: &str) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
         .fetch_one(conn)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-pub(in crate::interleavings) async fn pid(conn: &mut PgConnection) -> i32 {
+pub(crate) async fn pid(conn: &mut PgConnection) -> i32 {
     sqlx::query_scalar("select pg_backend_pid()").fetch_one(conn).await.unwrap()
 }
 
 /// The one queue of every script.
-pub(in crate::interleavings) const Q: &str = "q";
+pub(crate) const Q: &str = "q";
 
 /// Enqueues jobs in one statement, one for each named group.
-pub(in crate::interleavings) async fn enqueue(
-    conn: &mut PgConnection,
-    groups: &[&str],
-) -> Vec<i64> {
+pub(crate) async fn enqueue(conn: &mut PgConnection, groups: &[&str]) -> Vec<i64> {
     let jobs = groups.iter().map(|group| NewJob::new(Q, &1).group(*group));
     let client = Client::default().notify(false);
     let enqueued = client.enqueue_many(conn, jobs).await.unwrap();
@@ -40,27 +37,23 @@ pub(in crate::interleavings) async fn enqueue(
 }
 
 /// Enqueues a job without a group.
-pub(in crate::interleavings) async fn enqueue_ungrouped(conn: &mut PgConnection) -> i64 {
+pub(crate) async fn enqueue_ungrouped(conn: &mut PgConnection) -> i64 {
     crate::enqueue(conn, NewJob::new(Q, &1)).await.unwrap().id()
 }
 
 /// Enqueues a job of a group that is due in an hour.
-pub(in crate::interleavings) async fn enqueue_delayed(conn: &mut PgConnection, group: &str) -> i64 {
+pub(crate) async fn enqueue_delayed(conn: &mut PgConnection, group: &str) -> i64 {
     let job = NewJob::new(Q, &1).group(group).delay(Duration::from_hours(1));
     crate::enqueue(conn, job).await.unwrap().id()
 }
 
 /// Locks a job's row in the open transaction: `for no key update`, for example.
-pub(in crate::interleavings) async fn lock_job(conn: &mut PgConnection, job: i64, strength: &str) {
+pub(crate) async fn lock_job(conn: &mut PgConnection, job: i64, strength: &str) {
     run(conn, &format!("select 1 from seriatim.job where id = {job} for {strength}")).await;
 }
 
 /// Locks a group's row in the open transaction.
-pub(in crate::interleavings) async fn lock_group(
-    conn: &mut PgConnection,
-    group: &str,
-    strength: &str,
-) {
+pub(crate) async fn lock_group(conn: &mut PgConnection, group: &str, strength: &str) {
     let sql =
         format!("select 1 from seriatim.queue_group where group_id = '{group}' for {strength}");
     run(conn, &sql).await;
@@ -68,17 +61,17 @@ pub(in crate::interleavings) async fn lock_group(
 
 /// Begins a short transaction like the library, with longer timeouts: a script is slow between its
 /// statements.
-pub(in crate::interleavings) async fn begin(conn: &mut PgConnection) {
+pub(crate) async fn begin(conn: &mut PgConnection) {
     begin_short(conn).await.unwrap();
     run(conn, "set local idle_in_transaction_session_timeout = '60s'").await;
     run(conn, "set local statement_timeout = '60s'").await;
     run(conn, "set local lock_timeout = '5s'").await;
 }
 
-pub(in crate::interleavings) async fn commit(conn: &mut PgConnection) {
+pub(crate) async fn commit(conn: &mut PgConnection) {
     PgTransactionManager::commit(conn).await.unwrap();
 }
 
-pub(in crate::interleavings) async fn rollback(conn: &mut PgConnection) {
+pub(crate) async fn rollback(conn: &mut PgConnection) {
     PgTransactionManager::rollback(conn).await.unwrap();
 }

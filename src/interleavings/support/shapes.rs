@@ -1,18 +1,18 @@
 //! Tables of 100 k jobs, and the times at which their statistics were taken.
 
 /// The time at which statistics of the tables were last taken.
-pub(in crate::interleavings) const NEVER: &[&str] = &[];
-pub(in crate::interleavings) const WHILE_EMPTY: &[&str] = &["analyze"];
+pub(crate) const NEVER: &[&str] = &[];
+pub(crate) const WHILE_EMPTY: &[&str] = &["analyze"];
 /// A vacuum knows for sure how small a table is.
-pub(in crate::interleavings) const VACUUMED: &[&str] = &["vacuum analyze"];
-pub(in crate::interleavings) const WITH_ONE_GROUP: &[&str] = &[
+pub(crate) const VACUUMED: &[&str] = &["vacuum analyze"];
+pub(crate) const WITH_ONE_GROUP: &[&str] = &[
     "insert into seriatim.job (queue, group_id, data) values ('q', 'g1', '1')",
     "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) values ('q', 'g1', now(), 1)",
     "vacuum analyze",
 ];
 
 /// Backlogs of 100 k jobs, ready as claims would have made them by and by; 300 flags are left.
-pub(in crate::interleavings) const SHAPES: [(&str, &str); 5] = [
+pub(crate) const SHAPES: [(&str, &str); 5] = [
     (
         "one deep group",
         "insert into seriatim.job (queue, group_id, data, flagged) select 'q', 'g1', '1', n % 333 = 0 \

@@ -19,7 +19,7 @@ use crate::store::{
 use crate::{Failure, FailureKind};
 
 /// Options of a queue with a limit of three attempts.
-pub(in crate::interleavings) const OPTIONS: ClaimOptions = ClaimOptions {
+pub(crate) const OPTIONS: ClaimOptions = ClaimOptions {
     max_attempts: 3,
     jobs_per_turn: 1,
     lease: Duration::from_millis(500),
@@ -28,31 +28,27 @@ pub(in crate::interleavings) const OPTIONS: ClaimOptions = ClaimOptions {
     ignore_before: None,
 };
 /// Keeps every outcome readable.
-pub(in crate::interleavings) const KEEP: KeepFinished =
+pub(crate) const KEEP: KeepFinished =
     KeepFinished { succeeded: true, failed: true, cancelled: true };
 
 /// Groups whose rows a session has locked, in the text form of the function's result.
 #[derive(Debug, Clone)]
-pub(in crate::interleavings) struct Turns {
+pub(crate) struct Turns {
     locked: String,
-    pub(in crate::interleavings) groups: Vec<String>,
+    pub(crate) groups: Vec<String>,
 }
 
 /// The heads of locked groups: `None` if nothing is to be started.
 #[derive(Debug, Clone)]
-pub(in crate::interleavings) struct Heads {
+pub(crate) struct Heads {
     read: String,
-    pub(in crate::interleavings) jobs: Vec<Option<i64>>,
+    pub(crate) jobs: Vec<Option<i64>>,
 }
 
 impl Scene {
     /// A whole claim, adoption included. Its leases are made long afterwards, so that a slow script
     /// loses none.
-    pub(in crate::interleavings) async fn claim(
-        &self,
-        conn: &mut PgConnection,
-        slots: usize,
-    ) -> Vec<Claim> {
+    pub(crate) async fn claim(&self, conn: &mut PgConnection, slots: usize) -> Vec<Claim> {
         let claimed = self.store.claim(conn, Q, bounds(slots), self.claim_options()).await;
         let jobs = claimed.unwrap().jobs;
         for job in &jobs {
@@ -64,34 +60,26 @@ impl Scene {
     }
 
     /// A claim of exactly one job.
-    pub(in crate::interleavings) async fn claim_one(&self, conn: &mut PgConnection) -> Claim {
+    pub(crate) async fn claim_one(&self, conn: &mut PgConnection) -> Claim {
         let mut jobs = self.claim(conn, 10).await;
         assert_eq!(jobs.len(), 1, "{jobs:?}");
         jobs.remove(0)
     }
 
     /// A claim, from the beginning of the indexes, with its whole answer.
-    pub(in crate::interleavings) async fn claim_all(
-        &self,
-        conn: &mut PgConnection,
-        slots: usize,
-    ) -> ClaimAnswer {
+    pub(crate) async fn claim_all(&self, conn: &mut PgConnection, slots: usize) -> ClaimAnswer {
         self.store.claim(conn, Q, bounds(slots), OPTIONS).await.unwrap()
     }
 
     /// Adopts in a transaction that stays open, as a worker does that has nothing else to do.
     /// Returns the number of groups that are in line for it, or were.
-    pub(in crate::interleavings) async fn adopt(&self, conn: &mut PgConnection) -> usize {
+    pub(crate) async fn adopt(&self, conn: &mut PgConnection) -> usize {
         begin(conn).await;
         adopt(conn, 128).await
     }
 
     /// Locks groups that are due.
-    pub(in crate::interleavings) async fn lock_turns(
-        &self,
-        conn: &mut PgConnection,
-        limit: i64,
-    ) -> Turns {
+    pub(crate) async fn lock_turns(&self, conn: &mut PgConnection, limit: i64) -> Turns {
         let sql = format!(
             "select coalesce(l.turns::text, '{{}}'), array(select t.name from unnest(l.turns) t) from \
              (select seriatim.lock_turns({TERMS}, 'line', {limit}, '-infinity', clock_timestamp()) as turns) l"
@@ -101,11 +89,7 @@ impl Scene {
     }
 
     /// Reads the heads of locked groups.
-    pub(in crate::interleavings) async fn read_heads(
-        &self,
-        conn: &mut PgConnection,
-        turns: &Turns,
-    ) -> Heads {
+    pub(crate) async fn read_heads(&self, conn: &mut PgConnection, turns: &Turns) -> Heads {
         let sql = format!(
             "select coalesce(h.turns::text, '{{}}'), array(select t.job from unnest(h.turns) t) from \
              (select seriatim.read_heads({TERMS}, $1::seriatim.turn[]) as turns) h"
@@ -116,7 +100,7 @@ impl Scene {
     }
 
     /// Starts the heads that may run, in the open transaction.
-    pub(in crate::interleavings) async fn start(
+    pub(crate) async fn start(
         &self,
         conn: &mut PgConnection,
         heads: &Heads,
@@ -142,7 +126,7 @@ impl Scene {
     }
 
     /// Starts the heads that may run with their followers. Returns all jobs that the turns name.
-    pub(in crate::interleavings) async fn start_with_followers(
+    pub(crate) async fn start_with_followers(
         &self,
         conn: &mut PgConnection,
         heads: &Heads,
@@ -156,7 +140,7 @@ impl Scene {
     }
 
     /// Defers the groups whose heads are not started, in the open transaction.
-    pub(in crate::interleavings) async fn defer(&self, conn: &mut PgConnection, heads: &Heads) {
+    pub(crate) async fn defer(&self, conn: &mut PgConnection, heads: &Heads) {
         let sql = format!(
             "select seriatim.defer_turns({TERMS}, array( \
              select t from unnest($1::seriatim.turn[]) t where t.job is null))"
@@ -166,11 +150,7 @@ impl Scene {
     }
 
     /// The last step of a claim: starts the heads that may run, defers the others, and commits.
-    pub(in crate::interleavings) async fn write(
-        &self,
-        conn: &mut PgConnection,
-        heads: &Heads,
-    ) -> Vec<Claim> {
+    pub(crate) async fn write(&self, conn: &mut PgConnection, heads: &Heads) -> Vec<Claim> {
         let started = self.start(conn, heads, None).await;
         self.defer(conn, heads).await;
         commit(conn).await;
@@ -178,21 +158,14 @@ impl Scene {
     }
 
     /// Locks turns, reads heads and writes, in the open transaction.
-    pub(in crate::interleavings) async fn take_and_write(
-        &self,
-        conn: &mut PgConnection,
-    ) -> Vec<Claim> {
+    pub(crate) async fn take_and_write(&self, conn: &mut PgConnection) -> Vec<Claim> {
         let turns = self.lock_turns(conn, 10).await;
         let heads = self.read_heads(conn, &turns).await;
         self.write(conn, &heads).await
     }
 
     /// Releases claims; returns how many are released or over.
-    pub(in crate::interleavings) async fn release(
-        &self,
-        conn: &mut PgConnection,
-        claims: &[Claim],
-    ) -> usize {
+    pub(crate) async fn release(&self, conn: &mut PgConnection, claims: &[Claim]) -> usize {
         begin(conn).await;
         let claims: Vec<_> = claims.iter().collect();
         let released = self.store.release(conn, Q, &claims).await.unwrap();
@@ -201,30 +174,18 @@ impl Scene {
     }
 
     /// Clears the suspicion of a claim, in a transaction of its own.
-    pub(in crate::interleavings) async fn clear_suspicion(
-        &self,
-        conn: &mut PgConnection,
-        claim: &Claim,
-    ) {
+    pub(crate) async fn clear_suspicion(&self, conn: &mut PgConnection, claim: &Claim) {
         begin(conn).await;
         self.store.clear_suspicion(conn, claim, OPTIONS.lease).await.unwrap();
         commit(conn).await;
     }
 
-    pub(in crate::interleavings) async fn try_hold(
-        &self,
-        conn: &mut PgConnection,
-        claim: &Claim,
-    ) -> HoldAnswer {
+    pub(crate) async fn try_hold(&self, conn: &mut PgConnection, claim: &Claim) -> HoldAnswer {
         begin_hold(conn).await.unwrap();
         self.store.hold(conn, Q, claim).await.unwrap()
     }
 
-    pub(in crate::interleavings) async fn hold(
-        &self,
-        conn: &mut PgConnection,
-        claim: &Claim,
-    ) -> HeldJob {
+    pub(crate) async fn hold(&self, conn: &mut PgConnection, claim: &Claim) -> HeldJob {
         match self.try_hold(conn, claim).await {
             HoldAnswer::Held(held) => *held,
             other => panic!("not held: {other:?}"),
@@ -232,7 +193,7 @@ impl Scene {
     }
 
     /// Settles in the transaction of the hold and leaves that open.
-    pub(in crate::interleavings) async fn settle(
+    pub(crate) async fn settle(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
@@ -243,7 +204,7 @@ impl Scene {
     }
 
     /// Holds, succeeds and commits.
-    pub(in crate::interleavings) async fn run_job(&self, conn: &mut PgConnection, claim: &Claim) {
+    pub(crate) async fn run_job(&self, conn: &mut PgConnection, claim: &Claim) {
         let held = self.hold(conn, claim).await;
         self.settle(conn, claim, &held, &succeeded()).await;
         commit(conn).await;
@@ -251,13 +212,13 @@ impl Scene {
 }
 
 /// The bounds of a claim from the beginning of the indexes, groups first.
-pub(in crate::interleavings) fn bounds(slots: usize) -> ClaimBounds {
+pub(crate) fn bounds(slots: usize) -> ClaimBounds {
     ClaimBounds::new(slots, 0, false, ScanStart::default())
 }
 
 /// Adopts in the open transaction, and puts what it adopted in line, as a claim does that has no
 /// slot left for it.
-pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
+pub(crate) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
         "select a.turns::text, seriatim.tidy_flags('{Q}', a.idle, a.resting, 'infinity')::int8 from \
          seriatim.adopt({TERMS}, ('-infinity', 0, clock_timestamp(), false)::seriatim.flag_range, \
@@ -279,7 +240,7 @@ pub(in crate::interleavings) async fn adopt(conn: &mut PgConnection, limit: u32)
 /// A worker's claim, to a step of its.
 const TERMS: &str = "('q', null, false, null, 3, 0.5, false, null, 1, true)::seriatim.claim_terms";
 
-pub(in crate::interleavings) fn succeeded() -> Outcome {
+pub(crate) fn succeeded() -> Outcome {
     Outcome::Succeeded { result: "null".into() }
 }
 
@@ -287,10 +248,10 @@ fn failure() -> Failure {
     Failure { kind: FailureKind::Error, message: "failed".into(), chain: Vec::new(), attempt: 1 }
 }
 
-pub(in crate::interleavings) fn failed() -> Outcome {
+pub(crate) fn failed() -> Outcome {
     Outcome::Failed { failure: failure(), then: OutOfAttempts::Continue }
 }
 
-pub(in crate::interleavings) fn retried(delay: Duration) -> Outcome {
+pub(crate) fn retried(delay: Duration) -> Outcome {
     Outcome::Retried { failure: failure(), delay }
 }

@@ -12,27 +12,27 @@ use crate::store::Store;
 use crate::testing::TestDatabase;
 
 /// Shared by all tasks of one stress.
-pub(in crate::interleavings) struct Stress {
-    pub(in crate::interleavings) db: TestDatabase,
-    pub(in crate::interleavings) store: Arc<Store>,
-    pub(in crate::interleavings) options: QueueOptions,
-    pub(in crate::interleavings) oracle: Oracle,
-    pub(in crate::interleavings) groups: u64,
-    pub(in crate::interleavings) producer_pause_ms: u64,
+pub(crate) struct Stress {
+    pub(crate) db: TestDatabase,
+    pub(crate) store: Arc<Store>,
+    pub(crate) options: QueueOptions,
+    pub(crate) oracle: Oracle,
+    pub(crate) groups: u64,
+    pub(crate) producer_pause_ms: u64,
     /// Set when enqueues and requests are to end.
-    pub(in crate::interleavings) stop: AtomicBool,
+    pub(crate) stop: AtomicBool,
     /// Set when no job is left.
-    pub(in crate::interleavings) drained: AtomicBool,
+    pub(crate) drained: AtomicBool,
 }
 
 impl Stress {
-    pub(in crate::interleavings) async fn session(&self, name: &str) -> PgConnection {
+    pub(crate) async fn session(&self, name: &str) -> PgConnection {
         let mut conn = self.db.connect().await.unwrap();
         run(&mut conn, &format!("set application_name = '{name}'")).await;
         conn
     }
 
-    pub(in crate::interleavings) fn some_group(&self, rng: &mut fastrand::Rng) -> String {
+    pub(crate) fn some_group(&self, rng: &mut fastrand::Rng) -> String {
         format!("g{}", rng.u64(0..self.groups))
     }
 }

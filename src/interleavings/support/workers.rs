@@ -24,7 +24,7 @@ use crate::store::{
 };
 
 /// Claims for up to three slots at a time until the queue is drained.
-pub(in crate::interleavings) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
+pub(crate) async fn work(stress: Arc<Stress>, mut rng: fastrand::Rng) {
     let mut conn = stress.session("claimer").await;
     let mut slots: Vec<PgConnection> = Vec::new();
     while !stress.drained.load(Ordering::Relaxed) {

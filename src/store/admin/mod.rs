@@ -3,13 +3,13 @@
 //!
 //! They wait for no handler. A worker's statements for each job do not belong here.
 
-pub(in crate::store) mod control;
-pub(in crate::store) mod move_jobs;
-pub(in crate::store) mod move_tasks;
-pub(in crate::store) mod park;
-pub(in crate::store) mod pause;
-pub(in crate::store) mod policy;
-pub(in crate::store) mod prune;
-pub(in crate::store) mod purge;
-pub(in crate::store) mod queue_settings;
-pub(in crate::store) mod redrive;
+pub(crate) mod control;
+pub(crate) mod move_jobs;
+pub(crate) mod move_tasks;
+pub(crate) mod park;
+pub(crate) mod pause;
+pub(crate) mod policy;
+pub(crate) mod prune;
+pub(crate) mod purge;
+pub(crate) mod queue_settings;
+pub(crate) mod redrive;

@@ -67,7 +67,7 @@ const COLUMNS: [&str; 25] = [
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
-pub(in crate::store) fn jobs(names: &Names) -> SelectStatement {
+pub(crate) fn jobs(names: &Names) -> SelectStatement {
     with_claims(names, &COLUMNS)
 }
 
@@ -78,7 +78,7 @@ fn with_claims(names: &Names, columns: &[&str]) -> SelectStatement {
 }
 
 /// Jobs without what they carry. It takes no right to those columns.
-pub(in crate::store) fn bare_jobs(names: &Names) -> SelectStatement {
+pub(crate) fn bare_jobs(names: &Names) -> SelectStatement {
     let columns = COLUMNS.map(|column| match column {
         "j.data" | "j.result" => "null::jsonb",
         "j.payload" => "null::bytea",
@@ -282,7 +282,7 @@ fn status(word: &str) -> Result<JobStatus, sqlx::Error> {
         .ok_or_else(|| sqlx::Error::Decode(format!("unknown job status {word:?}").into()))
 }
 
-pub(in crate::store) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
+pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
     Ok(Job {

@@ -1,12 +1,12 @@
 //! Reads for operators and dashboards. Nothing here takes a lock, and no read grows with the
 //! history.
 
-pub(in crate::store) mod explain;
+pub(crate) mod explain;
 #[cfg(feature = "testing")]
-pub(in crate::store) mod for_tests;
-pub(in crate::store) mod inspect;
-pub(in crate::store) mod metrics;
-pub(in crate::store) mod operations;
-pub(in crate::store) mod overview;
-pub(in crate::store) mod recent;
-pub(in crate::store) mod unserved;
+pub(crate) mod for_tests;
+pub(crate) mod inspect;
+pub(crate) mod metrics;
+pub(crate) mod operations;
+pub(crate) mod overview;
+pub(crate) mod recent;
+pub(crate) mod unserved;

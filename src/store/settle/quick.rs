@@ -43,10 +43,7 @@ pub(crate) struct SettleAnswer {
 ///
 /// An error behind the commit must not hide what was committed: nobody would know of the job that
 /// it claimed. The hold that failed is missing in the answer.
-pub(in crate::store) async fn send(
-    conn: &mut PgConnection,
-    text: String,
-) -> Result<Vec<PgRow>, sqlx::Error> {
+pub(crate) async fn send(conn: &mut PgConnection, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
     let mut answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(conn);
     let (mut rows, mut ended) = (Vec::new(), 0);
     loop {

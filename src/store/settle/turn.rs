@@ -41,7 +41,7 @@ pub(crate) struct UnrecordedSuccess {
 }
 
 /// Returns how many seconds before `now` that was.
-pub(in crate::store) fn age(at: Option<Instant>, now: Instant) -> Option<f64> {
+pub(crate) fn age(at: Option<Instant>, now: Instant) -> Option<f64> {
     at.map(|at| now.saturating_duration_since(at).as_secs_f64())
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Configure {
 }
 
 impl Configure {
-    pub(in crate::args) fn changes(&self) -> bool {
+    pub(crate) fn changes(&self) -> bool {
         let Self {
             queue: _,
             in_flight_limit,

@@ -72,7 +72,7 @@ impl FromStr for Policy {
 }
 
 /// Reads a length of time: `90`, `90s`, `500ms`, `5m`, `2h`, `1d`.
-pub(in crate::args) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let mistake = || format!("{text:?} is no length of time, such as 90s, 500ms, 5m, 2h or 1d");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -91,7 +91,7 @@ pub(in crate::args) fn duration(text: &str) -> Result<Duration, String> {
 
 /// Reads a time, or how long ago it is. A day begins at midnight in UTC; tables print times as
 /// they can be given here.
-pub(in crate::args) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
+pub(crate) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
     let given = DateTime::parse_from_rfc3339(text).map(|time| time.to_utc());
     let day = || NaiveDate::from_str(text).map(|day| day.and_time(NaiveTime::MIN).and_utc());
     let shown = || NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S UTC");

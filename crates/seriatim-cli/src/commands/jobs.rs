@@ -17,7 +17,7 @@ use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, count, in_commands, in_words, since, visible};
-use crate::output::{json, json_line, line};
+use crate::output::{self, json, json_line, line};
 use crate::session::Session;
 
 /// Runs a command about jobs.
@@ -357,7 +357,7 @@ async fn several(
 /// Tells of jobs that refused. It is an error if others were changed; else the last one decides.
 fn refusals(session: &Session, done: usize, refused: Vec<(i64, Failure)>) -> Result<(), Failure> {
     for (id, failure) in &refused {
-        failure.print(session.form, Some(*id));
+        output::failure(session.form, failure, Some(*id));
     }
     match refused.into_iter().last() {
         None => Ok(()),

@@ -32,6 +32,18 @@ pub(crate) fn json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Failure
     line(&serde_json::to_string(value)?)
 }
 
+/// Prints why a command failed to standard error, unless it was told. `job` is the job that failed,
+/// if the command has several.
+pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
+    match (failure, form) {
+        (Failure::Told(_), _) => {}
+        (_, Form::Text) => eprintln!("error: {}", visible(&failure.to_string())),
+        (_, Form::Json) => {
+            eprintln!("{}", json::error(&failure.to_string(), failure.code(), job));
+        }
+    }
+}
+
 /// Prints what is worth to know beside the output to standard error.
 pub(crate) fn remark(form: Form, sentence: &str) {
     match form {

@@ -8,22 +8,12 @@ use hyper::http::request::Parts;
 
 pub use keys::{Key, KeyError, Keys, NewKey};
 
+use crate::caller::Caller;
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 
 /// The region of queues' names, if the request is not signed.
 const REGION: &str = "us-east-1";
-
-/// Who asks.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    /// The key that the request is signed with; `None` if signatures are not asked for.
-    pub(crate) access_key: Option<String>,
-    /// The role that the database is asked in; `None`: the server's.
-    pub(crate) role: Option<String>,
-    /// The region that the client believes to be in.
-    pub(crate) region: String,
-}
 
 /// Returns who made a request: the owner of the key that it is signed with.
 pub(crate) async fn signer(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sqlx::PgPool;
 
-use crate::auth::Caller;
+use crate::caller::Caller;
 use crate::coalesce::receipts::{Receipts, Settling};
 use crate::coalesce::receives::{Receives, Receiving};
 use crate::coalesce::sends::Sends;

@@ -4,12 +4,12 @@ use hyper::http::request::Parts;
 use serde_json::{Value, json};
 
 use crate::error::{Code, SqsError};
-use crate::protocol::Call;
+use crate::protocol::call::Call;
 
 /// The prefix of targets.
 const SERVICE: &str = "AmazonSQS.";
 
-pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
+pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
     let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok());
     let operation = target.and_then(|target| target.strip_prefix(SERVICE)).ok_or_else(|| {
         SqsError::new(Code::InvalidAction, "The target of the request is no operation of SQS.")
@@ -38,7 +38,7 @@ fn remove_nulls(input: &mut Value) {
     }
 }
 
-pub(in crate::protocol) fn error(name: &str, message: &str) -> String {
+pub(crate) fn error(name: &str, message: &str) -> String {
     let body: Value = json!({"__type": format!("com.amazonaws.sqs#{name}"), "message": message});
     body.to_string()
 }

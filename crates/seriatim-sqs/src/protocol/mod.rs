@@ -1,5 +1,6 @@
 //! Both protocols of SQS, around one core: an operation's name and its input, as JSON has it.
 
+mod call;
 mod json;
 mod query;
 mod xml;
@@ -7,6 +8,8 @@ mod xml;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, header};
 use serde_json::Value;
+
+pub(crate) use call::Call;
 
 use crate::error::{Code, SqsError};
 
@@ -17,15 +20,6 @@ pub(crate) enum Protocol {
     Json,
     /// Form fields in, XML out: the SDKs before.
     Query,
-}
-
-/// The call of a client.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Call {
-    /// The operation, if the request names one.
-    pub(crate) operation: String,
-    /// Its input, by the names of the JSON protocol. Numbers of the Query protocol are text.
-    pub(crate) input: Value,
 }
 
 impl Protocol {

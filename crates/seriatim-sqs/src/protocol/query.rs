@@ -9,7 +9,7 @@ use percent_encoding::percent_decode;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Code, SqsError};
-use crate::protocol::Call;
+use crate::protocol::call::Call;
 
 /// The deepest name: `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.StringValue`.
 const DEPTH: usize = 6;
@@ -42,7 +42,7 @@ enum Node {
     Parts(BTreeMap<String, Node>),
 }
 
-pub(in crate::protocol) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
+pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
     let address = parts.uri.query().unwrap_or("").as_bytes();
     let body = if parts.method == Method::POST { body } else { &[] };
     if [address, body].iter().any(|text| percent_decode(text).decode_utf8().is_err()) {

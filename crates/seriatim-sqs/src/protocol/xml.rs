@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 
-pub(in crate::protocol) fn result(operation: &str, result: &Value, id: &str) -> String {
+pub(crate) fn result(operation: &str, result: &Value, id: &str) -> String {
     let mut xml = format!("<?xml version=\"1.0\"?><{operation}Response xmlns=\"{NAMESPACE}\">");
     if let Value::Object(result) = result {
         open(&mut xml, &format!("{operation}Result"));
@@ -18,7 +18,7 @@ pub(in crate::protocol) fn result(operation: &str, result: &Value, id: &str) -> 
     xml
 }
 
-pub(in crate::protocol) fn error(code: &str, fault: &str, message: &str, id: &str) -> String {
+pub(crate) fn error(code: &str, fault: &str, message: &str, id: &str) -> String {
     let mut xml = format!("<?xml version=\"1.0\"?><ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");
     element(&mut xml, "Type", fault);
     element(&mut xml, "Code", code);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sqlx::PgPool;
 
-use crate::auth::Caller;
+use crate::caller::Caller;
 use crate::coalesce::{Coalescers, OfRole};
 use crate::database::Database;
 use crate::error::{Code, SqsError};

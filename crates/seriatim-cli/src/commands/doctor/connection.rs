@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, timeout};
 
-use super::{Finding, Findings};
+use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
 use crate::session::Session;
 

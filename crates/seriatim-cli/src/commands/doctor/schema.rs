@@ -3,7 +3,7 @@
 use seriatim::MigrateError;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{Finding, Findings};
+use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
 use crate::output::text::program;
 use crate::session::Session;

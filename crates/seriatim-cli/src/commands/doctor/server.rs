@@ -2,7 +2,7 @@
 
 use sqlx::Row;
 
-use super::{Finding, Findings};
+use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
 use crate::session::Session;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{Finding, Findings};
+use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
 use crate::output::text::in_words;
 use crate::session::Session;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use seriatim::{GroupFilter, GroupSort, GroupState, OverriddenOption, Reason};
 
-use super::{Finding, Findings};
+use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
 use crate::output::text::{in_words, number, program, shell, since};
 use crate::session::Session;

@@ -1,0 +1,107 @@
+//! The pools of roles, and the keys.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use seriatim::Client;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool, Row};
+
+use crate::cache::Cache;
+use crate::caller::Caller;
+use crate::error::SqsError;
+use crate::handle::Handles;
+use crate::queue::Queue;
+
+/// The most connections of each role that keys name.
+const CONNECTIONS_OF_ROLE: u32 = 10;
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns the name of a client's schema as SQL takes it.
+pub(crate) fn schema_of(client: &Client) -> String {
+    format!("\"{}\"", client.schema().replace('"', "\"\""))
+}
+
+/// A key with its secret.
+pub(crate) struct StoredKey {
+    pub(crate) secret: String,
+    pub(crate) role: Option<String>,
+}
+
+/// The pools, caches and secret that the statements need.
+pub(crate) struct Database {
+    pub(crate) client: Client,
+    pool: PgPool,
+    schema: String,
+    of_roles: Mutex<HashMap<String, PgPool>>,
+    keys: Cache<String, StoredKey>,
+    /// By the role that reads them, which may lack the right to.
+    pub(super) queues: Cache<(Option<String>, String), Queue>,
+    pub(crate) handles: Handles,
+}
+
+impl Database {
+    /// Reads the secret of the schema.
+    pub(crate) async fn open(pool: PgPool, client: Client) -> Result<Self, sqlx::Error> {
+        let schema = schema_of(&client);
+        let secret = format!("select secret from {schema}.sqs_secret limit 1");
+        let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
+        let handles = Handles::new(secret);
+        Ok(Self {
+            client,
+            pool,
+            schema,
+            of_roles: Mutex::default(),
+            keys: Cache::default(),
+            queues: Cache::default(),
+            handles,
+        })
+    }
+
+    /// The pool of the server's own role.
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Returns the pool for a caller. A role has its own: its connections begin in that role.
+    pub(crate) fn pool_of(&self, caller: &Caller) -> PgPool {
+        let Some(role) = &caller.role else { return self.pool.clone() };
+        let mut pools = self.of_roles.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pool = pools.entry(role.clone()).or_insert_with(|| {
+            let options = (*self.pool.connect_options()).clone().options([("role", role)]);
+            PgPoolOptions::new()
+                .max_connections(CONNECTIONS_OF_ROLE)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .connect_lazy_with(options)
+        });
+        pool.clone()
+    }
+
+    /// Returns a statement with the name of the schema.
+    pub(super) fn sql(&self, text: &str) -> AssertSqlSafe<String> {
+        AssertSqlSafe(text.replace("{schema}", &self.schema))
+    }
+
+    /// Returns a key as it was at most 500 ms ago.
+    pub(crate) async fn key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
+        let read = Box::pin(async { self.find_key(access_key).await.map_err(Some)?.ok_or(None) });
+        match self.keys.get(access_key.to_owned(), read).await {
+            Ok(key) => Ok(Some(key)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    async fn find_key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
+        if access_key.contains('\0') {
+            return Ok(None);
+        }
+        let sql = self.sql("select secret, role from {schema}.sqs_key where access_key = $1");
+        let row = sqlx::query(sql).bind(access_key).fetch_optional(&self.pool).await?;
+        let key = row.map(|row| -> Result<_, sqlx::Error> {
+            Ok(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)? })
+        });
+        Ok(key.transpose()?)
+    }
+}
