@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::job::explanation::BoundedCount;
 
-/// A task that moves what waits in a queue: a row of the table `move_task`. Prints what it moves, as
-/// one sentence.
+/// A task that moves what waits in a queue: a row of the table `move_task`. Prints what it moves,
+/// as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MoveTask {

@@ -36,8 +36,8 @@ pub(crate) async fn run_now(change: &Change<'_>, job: i64) -> Result<Effect, Web
     change.end(tx, Effect::new(message)).await
 }
 
-/// Ends the run of a job. It ends a session, and a rollback does not undo that: a dry run only looks
-/// whether the job runs.
+/// Ends the run of a job. It ends a session, and a rollback does not undo that: a dry run only
+/// checks that the job runs.
 pub(crate) async fn abort(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     if change.dry_run {
         let app = change.app;
