@@ -1,5 +1,7 @@
 //! Requests about one job or one halted group: cancel, retry, skip, unhalt.
 
+use std::fmt;
+
 use serde::Serialize;
 use sqlx::PgExecutor;
 
@@ -7,9 +9,10 @@ use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::job::JobStatus;
 use crate::job::name;
+use crate::job::words;
 use crate::store::RequestReport;
 
-/// The result of [`Client::cancel`].
+/// The result of [`Client::cancel`]; prints as the rest of a sentence about the job: `job 1 is …`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,7 +25,16 @@ pub enum Cancelled {
     Requested,
 }
 
-/// The result of [`Client::retry`].
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Now => "cancelled: it will not run",
+            Self::Requested => "asked to stop: it runs, or another transaction has its row",
+        })
+    }
+}
+
+/// The result of [`Client::retry`]; prints as the rest of a sentence about the job: `job 1 is …`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retried {
@@ -30,6 +42,13 @@ pub struct Retried {
     /// run before them. They are counted among the jobs that retention still keeps: the 200,000
     /// behind the retried job.
     pub overtaken: u64,
+}
+
+impl fmt::Display for Retried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let overtaken = words::overtaken(self.overtaken);
+        write!(f, "queued again in its old place, with all its attempts; {overtaken}")
+    }
 }
 
 impl Client {

@@ -1,14 +1,17 @@
 //! Move: queued jobs of one queue, to the end of another.
 
+use std::fmt;
+
 use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::job::words::counted;
 use crate::store::MoveReport;
 
-/// The result of a move.
+/// The result of a move; prints as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Moved {
@@ -31,6 +34,31 @@ pub struct MovedJob {
     pub job: i64,
     /// The job in the new queue.
     pub new_job: i64,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.jobs {
+            [] => f.write_str("no job is moved"),
+            [one] => write!(f, "job {} is moved, as job {}", one.job, one.new_job),
+            several => write!(f, "{} jobs are moved", several.len()),
+        }?;
+        match self.groups {
+            0 => Ok(()),
+            1 => f.write_str(", to the end of its group"),
+            groups => write!(f, ", to the ends of {groups} groups"),
+        }?;
+        if self.left_behind > 0 {
+            let earlier = counted(self.left_behind, "earlier job");
+            let stay = if self.left_behind == 1 { "stays" } else { "stay" };
+            write!(f, "; {earlier} of the same groups {stay}, and nothing waits for them")?;
+        }
+        match self.duplicates {
+            0 => Ok(()),
+            1 => f.write_str("; 1 job stays, as a duplicate"),
+            jobs => write!(f, "; {jobs} jobs stay, as duplicates"),
+        }
+    }
 }
 
 impl From<MoveReport> for Moved {

@@ -1,11 +1,14 @@
 //! Nodes that are gone: suspects the claims of their processors.
 
+use std::fmt;
+
 use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
+use crate::job::words::counted;
 
-/// The claims that a release made suspected.
+/// The claims that a release made suspected; prints as one sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Released {
@@ -13,6 +16,22 @@ pub struct Released {
     pub groups: u64,
     /// The number of jobs without a group.
     pub jobs: u64,
+}
+
+impl fmt::Display for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { groups, jobs } = *self;
+        if groups + jobs == 0 {
+            return f.write_str("no claim is there to be released");
+        }
+        write!(
+            f,
+            "the claims of {} and of {} without a group are suspected, and taken over in 2 s \
+             unless the node proves that it lives",
+            counted(groups, "group"),
+            counted(jobs, "job"),
+        )
+    }
 }
 
 impl Client {

@@ -1,5 +1,6 @@
 //! Purge: cancels all queued jobs of a queue or group.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,9 +10,10 @@ use tokio::time::sleep;
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::job::words::{counted, counted_are};
 use crate::store::{WorkConnection, in_tx};
 
-/// The result of a purge.
+/// The result of a purge; prints as one sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Purged {
@@ -25,6 +27,26 @@ pub struct Purged {
     /// The number of deduplication ids that were forgotten, by
     /// [`Client::purge_everything`](crate::Client::purge_everything).
     pub forgotten: u64,
+}
+
+impl fmt::Display for Purged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cancelled, running, locked, forgotten } = *self;
+        write!(f, "{} cancelled", counted_are(cancelled, "job"))?;
+        if forgotten > 0 {
+            write!(f, "; {} forgotten", counted_are(forgotten, "deduplication id"))?;
+        }
+        match running {
+            0 => Ok(()),
+            1 => f.write_str("; 1 job runs on"),
+            jobs => write!(f, "; {jobs} jobs run on"),
+        }?;
+        if locked > 0 {
+            let locked = counted(locked, "job");
+            write!(f, "; other transactions have {locked} locked, which stay queued: try again")?;
+        }
+        Ok(())
+    }
 }
 
 /// Bounds the passes of a purge, which come back for locked jobs.

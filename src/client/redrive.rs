@@ -1,14 +1,17 @@
 //! Redrive: failed jobs of a queue, queued again.
 
+use std::fmt;
+
 use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::job::words::{counted, overtaken};
 use crate::store::RedriveReport;
 
-/// The result of a redrive.
+/// The result of a redrive; prints as one sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Redriven {
@@ -21,6 +24,30 @@ pub struct Redriven {
     pub overtaken: u64,
     /// The number of jobs that waited in a dead-letter queue, and were moved back.
     pub moved_back: u64,
+}
+
+impl fmt::Display for Redriven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BACK: &str = "from a dead-letter queue back to the queue in which";
+        if self.jobs == 0 {
+            return f.write_str("no job is queued again");
+        }
+        f.write_str(&counted(self.jobs, "job"))?;
+        if self.groups > 0 {
+            write!(f, " of {}", counted(self.groups, "group"))?;
+        }
+        f.write_str(match self.jobs {
+            1 => " is queued again in its old place",
+            _ => " are queued again, in their original order",
+        })?;
+        write!(f, "; {}", overtaken(self.overtaken))?;
+        match (self.jobs, self.moved_back) {
+            (_, 0) => Ok(()),
+            (1, _) => write!(f, "; it goes {BACK} it failed"),
+            (_, 1) => write!(f, "; 1 of them goes {BACK} it failed"),
+            (_, moved) => write!(f, "; {moved} of them go {BACK} they failed"),
+        }
+    }
 }
 
 impl From<RedriveReport> for Redriven {
@@ -105,5 +132,34 @@ impl Client {
         jobs: &[i64],
     ) -> Result<u64, ControlError> {
         Ok(self.store.discard_jobs(executor, jobs, self.acting()).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Redriven;
+
+    #[test]
+    fn a_redrive_prints_what_it_did_and_what_it_could_not_keep() {
+        let redriven = |jobs, groups, overtaken, moved_back| {
+            Redriven { jobs, groups, overtaken, moved_back }.to_string()
+        };
+        assert_eq!(redriven(0, 0, 0, 0), "no job is queued again");
+        assert_eq!(
+            redriven(1, 1, 0, 1),
+            "1 job of 1 group is queued again in its old place; no later job is known to have \
+             begun; it goes from a dead-letter queue back to the queue in which it failed"
+        );
+        assert_eq!(
+            redriven(12, 3, 2, 5),
+            "12 jobs of 3 groups are queued again, in their original order; 2 later jobs have \
+             already begun; 5 of them go from a dead-letter queue back to the queue in which they \
+             failed"
+        );
+        assert_eq!(
+            redriven(2, 0, 1, 1),
+            "2 jobs are queued again, in their original order; 1 later job has already begun; 1 of \
+             them goes from a dead-letter queue back to the queue in which it failed"
+        );
     }
 }

@@ -34,3 +34,4 @@ pub(crate) mod retry;
 pub(crate) mod stall;
 pub(crate) mod trace_parent;
 pub(crate) mod waits;
+pub(crate) mod words;

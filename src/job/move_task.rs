@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::job::explanation::BoundedCount;
 
-/// A task that moves what waits in a queue: a row of the table `move_task`.
+/// A task that moves what waits in a queue: a row of the table `move_task`. Prints what it moves,
+/// as one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MoveTask {
@@ -31,6 +32,25 @@ pub struct MoveTask {
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it failed.
     pub failure: Option<String>,
+}
+
+impl fmt::Display for MoveTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (noun, verb) = match self.to_move {
+            BoundedCount { count: 1, or_more: false } => ("job", "moves"),
+            _ => ("jobs", "move"),
+        };
+        write!(f, "{} {noun} of queue {:?} {verb} ", self.to_move, self.from_queue)?;
+        match &self.to_queue {
+            Some(to) => write!(f, "to queue {to:?}"),
+            None => f.write_str("back to the queue in which each failed"),
+        }?;
+        match self.per_second {
+            Some(rate) => write!(f, ", {rate} a second at most"),
+            None => f.write_str(", as fast as it goes"),
+        }?;
+        f.write_str("; those of a group keep their order, and those in flight stay")
+    }
 }
 
 /// The state of a move task.

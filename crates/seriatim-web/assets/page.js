@@ -72,16 +72,16 @@ function focusMark() {
   const at = document.activeElement;
   if (!main.contains(at) || at === main) return null;
   const row = at.closest("[data-row]");
-  return { row: row && nameOf(row), href: at.getAttribute("href"), address: at.dataset.address,
-    body: at.dataset.body, value: at.value, id: at.id };
+  return { row: row && nameOf(row), href: at.getAttribute("href"), action: at.dataset.action,
+    value: at.value, id: at.id };
 }
 
 function restoreFocus(mark) {
   if (!mark) return;
   const row = rows().find((row) => nameOf(row) === mark.row) ?? main;
   const same = [...row.querySelectorAll("a, button, input")].find((other) =>
-    other.getAttribute("href") === mark.href && other.dataset.address === mark.address
-    && other.dataset.body === mark.body && other.value === mark.value && other.id === mark.id);
+    other.getAttribute("href") === mark.href && other.dataset.action === mark.action
+    && other.value === mark.value && other.id === mark.id);
   (same ?? row.querySelector?.("[data-open]"))?.focus({ preventScroll: true });
 }
 
@@ -186,12 +186,11 @@ function jobsToPick() {
 
 // ---- what an action asks and does ----
 
-async function send(address, body, more) {
-  body = { ...body, ...more };
-  const answer = await fetch(base + address, {
+async function send(body, more) {
+  const answer = await fetch(`${base}api/v1/actions`, {
     method: "POST",
     headers: { "content-type": "application/json", "x-seriatim": "1" },
-    body: JSON.stringify(body),
+    body: JSON.stringify({ ...body, ...more }),
   });
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(said.error ?? `The server answered ${answer.status}.`);
@@ -202,7 +201,7 @@ async function send(address, body, more) {
 async function sendAll(action, reason) {
   const sum = { jobs: 0, overtaken: 0, back: 0 };
   for (let more = { reason }, parts = 1; ; parts += 1) {
-    const said = await send(action.address, action.body, more);
+    const said = await send(action.body, more);
     sum.jobs += said.jobs ?? 0;
     sum.overtaken += said.overtaken ?? 0;
     sum.back += said.moved_back ?? 0;
@@ -233,7 +232,7 @@ async function askFor(action) {
   ask.showModal();
   byId("ask-reason").focus();
   try {
-    preview.textContent = (await send(action.address, action.body, { dry_run: true })).message;
+    preview.textContent = (await send(action.body, { dry_run: true })).message;
     byId("ask-yes").disabled = false;
   } catch (error) {
     preview.classList.add("refused");
@@ -242,7 +241,7 @@ async function askFor(action) {
 }
 
 function press(button) {
-  const body = JSON.parse(button.dataset.body);
+  const body = JSON.parse(button.dataset.action);
   let about = button.dataset.about;
   if ("picks" in button.dataset) {
     body.jobs = jobsToPick();
@@ -254,7 +253,7 @@ function press(button) {
     if (field.value) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
   }
   const label = button.firstChild.textContent.trim();
-  askFor({ label, about, address: button.dataset.address, body });
+  askFor({ label, about, body });
 }
 
 function takeBack() {

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use crate::config::{Access, Config};
 use crate::error::WebError;
-use crate::live::Poll;
+use crate::poll::Poll;
 
 /// Limits each statement, so that no page burdens the database for long.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,5 +1,6 @@
 //! The errors that refuse a request, as a page or as JSON.
 
+use askama::Template;
 use axum::extract::Request;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::http::request::Parts;
@@ -9,8 +10,6 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::{Json, extract::OriginalUri};
 use serde::Serialize;
 use seriatim::ControlError;
-
-use crate::pages::error_page;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebError {
@@ -72,6 +71,46 @@ impl WebError {
             error: String,
         }
         (self.status(), Json(Body { error: self.to_string() })).into_response()
+    }
+}
+
+/// Returns the page of an error that came before or instead of a page.
+fn error_page(message: &str) -> String {
+    #[derive(Template)]
+    #[template(path = "error.html")]
+    struct ErrorPage<'a> {
+        message: &'a str,
+    }
+    ErrorPage { message }.render().unwrap_or_else(|_| String::from("error"))
+}
+
+/// An error of a handler that shows a page.
+pub(crate) struct PageError(WebError);
+
+impl<E: Into<WebError>> From<E> for PageError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        self.0.into_page()
+    }
+}
+
+/// An error of a handler that answers with JSON.
+pub(crate) struct ApiError(WebError);
+
+impl<E: Into<WebError>> From<E> for ApiError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.0.into_json()
     }
 }
 

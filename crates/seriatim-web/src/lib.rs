@@ -32,6 +32,7 @@ mod headers;
 mod live;
 mod metrics;
 mod pages;
+mod poll;
 mod timeline;
 
 use std::net::SocketAddr;

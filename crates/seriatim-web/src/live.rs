@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream::{self, Stream};
 use seriatim::QueueOverview;
-use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
 
 use crate::app::App;
@@ -22,33 +21,6 @@ const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 /// Ages on the pages are so old at most, even if nothing changes.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 
-/// The poll that all viewers share. It runs while there are any.
-pub(crate) struct Poll {
-    changes: watch::Sender<u64>,
-    running: Mutex<bool>,
-}
-
-impl Poll {
-    pub(crate) fn new() -> Self {
-        Self { changes: watch::Sender::new(0), running: Mutex::new(false) }
-    }
-
-    /// Tells all viewers that something has changed.
-    pub(crate) fn announce(&self) {
-        self.changes.send_modify(|version| *version += 1);
-    }
-
-    async fn subscribe(&self, app: &Arc<App>) -> watch::Receiver<u64> {
-        let mut running = self.running.lock().await;
-        let viewer = self.changes.subscribe();
-        if !*running {
-            *running = true;
-            tokio::spawn(poll(Arc::downgrade(app)));
-        }
-        viewer
-    }
-}
-
 /// Polls until no viewer is left.
 async fn poll(app: Weak<App>) {
     let mut last = None;
@@ -58,12 +30,8 @@ async fn poll(app: Weak<App>) {
     loop {
         sleep(INTERVAL).await;
         let Some(app) = app.upgrade() else { return };
-        {
-            let mut running = app.poll.running.lock().await;
-            if app.poll.changes.receiver_count() == 0 {
-                *running = false;
-                return;
-            }
+        if app.poll.ends().await {
+            return;
         }
         let mut changed = announced.elapsed() >= AT_LEAST_EVERY;
         if polled.elapsed() >= interval {
@@ -100,7 +68,10 @@ fn digest(queues: &[QueueOverview]) -> u64 {
 pub(crate) async fn events(
     State(app): State<Arc<App>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let viewer = app.poll.subscribe(&app).await;
+    let start = || {
+        tokio::spawn(poll(Arc::downgrade(&app)));
+    };
+    let viewer = app.poll.subscribe(start).await;
     let events = stream::unfold(viewer, async |mut viewer| {
         viewer.changed().await.ok()?;
         let version = *viewer.borrow_and_update();

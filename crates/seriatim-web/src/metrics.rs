@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use crate::api::ApiError;
 use crate::app::App;
+use crate::error::ApiError;
 
 /// How old the last collection may be.
 const EVERY: Duration = Duration::from_secs(15);

@@ -126,7 +126,7 @@ pub(crate) async fn redrive_jobs(session: &Session, ids: &[i64]) -> Result<(), F
         if done.jobs == 0 {
             return Err(none_is_free());
         }
-        let mut sentence = again("", done);
+        let mut sentence = done.to_string();
         sentence.push_str(&others_stay(ids, done.jobs));
         let data = json!({
             "action": "redrive", "ids": ids, "jobs": done.jobs, "groups": done.groups,
@@ -184,27 +184,10 @@ fn given_up(of: &str, jobs: u64) -> String {
     }
 }
 
-/// Returns what a redrive does, in a sentence. `of`: of which queue, and a blank.
-fn again(of: &str, done: Redriven) -> String {
-    let Redriven { jobs, groups, overtaken, moved_back, .. } = done;
-    let mut sentence = format!(
-        "{} of {} {of}queued again, in their order",
-        count(jobs, "job"),
-        count(groups, "group"),
-    );
-    if moved_back > 0 {
-        _ = write!(sentence, "; {moved_back} of them from a dead-letter queue");
-    }
-    if overtaken > 0 {
-        _ = write!(sentence, "; {} behind them ran already", count(overtaken, "job"));
-    }
-    sentence
-}
-
 /// Returns the effect of a redrive.
 pub(crate) fn redriven(queue: &str, done: Redriven) -> Effect {
     let Redriven { jobs, groups, overtaken, moved_back, .. } = done;
-    let sentence = again(&format!("of queue {queue:?} "), done);
+    let sentence = format!("queue {queue:?}: {done}");
     let data = json!({
         "action": "redrive", "queue": queue, "jobs": jobs, "groups": groups, "overtaken": overtaken,
         "moved_back": moved_back,

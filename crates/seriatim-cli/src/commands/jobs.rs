@@ -1,7 +1,6 @@
 //! `seriatim job`: show, list, and what is done with jobs by their ids.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::Write as _;
 use std::iter;
 use std::time::Duration;
 
@@ -162,13 +161,10 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
 
 async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
-        let (word, state) = match session.client.cancel(conn, id).await? {
-            Cancelled::Requested => {
-                ("runs, or a transaction has its row: it is asked to end", "requested")
-            }
-            _ => ("is cancelled", "cancelled"),
-        };
-        Ok((word.to_owned(), json!({"action": "cancel", "job": id, "state": state})))
+        let cancelled = session.client.cancel(conn, id).await?;
+        let state = if cancelled == Cancelled::Requested { "requested" } else { "cancelled" };
+        let word = format!("is {cancelled}");
+        Ok((word, json!({"action": "cancel", "job": id, "state": state})))
     };
     each(session, ids, act).await
 }
@@ -176,8 +172,7 @@ async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let retried = session.client.retry(conn, id).await?;
-        let overtaken = overtaken(retried.overtaken);
-        let word = format!("is queued again in its old place{overtaken}");
+        let word = format!("is {retried}");
         Ok((word, json!({"action": "retry", "job": id, "overtaken": retried.overtaken})))
     };
     each(session, ids, act).await
@@ -251,7 +246,8 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         data["to"] = to.as_str().into();
         let warnings: Vec<_> =
             stops::left(session, &moved).await?.into_iter().chain(doubt.clone()).collect();
-        let sentences = iter::once(moved_in_words(to, &moved)).chain(warnings.iter().cloned());
+        let sentences =
+            iter::once(format!("queue {to:?}: {moved}")).chain(warnings.iter().cloned());
         let sentence = sentences.collect::<Vec<_>>().join("; ");
         let asks = moved.jobs.len() > 1 || !warnings.is_empty();
         Ok(Effect { sentence, asks, data, preview: None })
@@ -272,36 +268,8 @@ fn nothing_moved(to: &str, moved: &Moved) -> String {
     }
 }
 
-fn moved_in_words(to: &str, moved: &Moved) -> String {
-    let mut sentence = match &*moved.jobs {
-        [one] => format!("job {} is job {} of queue {to:?} now", one.job, one.new_job),
-        several => format!("{} are in queue {to:?} now", count(count_of(several.len()), "job")),
-    };
-    _ = match moved.groups {
-        0 => Ok(()),
-        1 => write!(sentence, ", at the end of its group"),
-        groups => write!(sentence, ", at the ends of {groups} groups"),
-    };
-    if moved.left_behind > 0 {
-        let jobs = count(moved.left_behind, "earlier job");
-        _ = write!(sentence, "; {jobs} of the same groups stay, and nothing waits for them");
-    }
-    if moved.duplicates > 0 {
-        _ = write!(sentence, "; {} stay, as duplicates", count(moved.duplicates, "job"));
-    }
-    sentence
-}
-
 fn count_of(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-/// Returns what is to be said of jobs that ran meanwhile, though they come later.
-pub(crate) fn overtaken(jobs: u64) -> String {
-    match jobs {
-        0 => String::new(),
-        _ => format!("; {} behind it ran already", count(jobs, "job")),
-    }
 }
 
 /// Acts on each job in one transaction. A job that refuses does not keep the others from theirs.

@@ -52,12 +52,11 @@ async fn start(
             return Err(nothing_waits(&task));
         }
         let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
-        let what = in_words(&task);
-        let sentence = format!("task {id} {what}{doubts}");
+        let sentence = format!("task {id}: {task}{doubts}");
         let data = json::change("start_move_task", &task)?;
         let mut without_id = data.clone();
         without_id["id"] = Value::Null;
-        let preview = Some((format!("a task {what}{doubts}"), without_id));
+        let preview = Some((format!("{task}{doubts}"), without_id));
         let asks = task.to_move.count > 1 || doubt.is_some();
         Ok(Effect { sentence, asks, data, preview })
     };
@@ -82,18 +81,6 @@ fn nothing_waits(task: &MoveTask) -> Failure {
             )
         }
     })
-}
-
-/// Returns what a task does: the rest of a sentence.
-fn in_words(task: &MoveTask) -> String {
-    let jobs = number(task.to_move);
-    let noun = if task.to_move.count == 1 { "job" } else { "jobs" };
-    let to = match &task.to_queue {
-        Some(to) => format!("to queue {to:?}"),
-        None => String::from("back to where it came from as a dead letter"),
-    };
-    let rate = task.per_second.map(|rate| format!(", {rate} a second at most"));
-    format!("moves {jobs} {noun} of queue {:?} {to}{}", task.from_queue, rate.unwrap_or_default())
 }
 
 /// Returns whether a living processor may carry tasks on. Servers for SQS clients tell nobody.

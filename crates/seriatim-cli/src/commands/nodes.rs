@@ -7,7 +7,7 @@ use crate::args::Nodes;
 use crate::change::Effect;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{count, since};
+use crate::output::text::since;
 use crate::output::{json, json_line};
 use crate::session::Session;
 
@@ -53,12 +53,7 @@ async fn release(session: &Session, node: &str) -> Result<(), Failure> {
                 format!("no processor of node {node:?} has a claim that could be released");
             return Err(Failure::NothingMatched(message));
         }
-        let sentence = format!(
-            "claims of {} and {} without one are suspected, and taken over in 2 s unless node \
-             {node:?} proves that it lives",
-            count(groups, "group"),
-            count(jobs, "job")
-        );
+        let sentence = format!("node {node:?}: {released}");
         let mut data = json::change("release_node", &released)?;
         data["node"] = node.into();
         Ok(Effect::new(sentence, groups + jobs, data))

@@ -1,7 +1,5 @@
 //! `seriatim purge`: all queued jobs of a queue or a group, cancelled; or all that a queue has.
 
-use std::fmt::Write as _;
-
 use serde_json::json;
 use seriatim::Purged;
 
@@ -37,18 +35,11 @@ pub(crate) async fn run(session: &Session, purge: &Purge) -> Result<(), Failure>
 fn done(purge: &Purge, purged: Purged) -> Effect {
     let Purge { subject, everything } = purge;
     let Purged { cancelled, running, locked, forgotten, .. } = purged;
-    let mut sentence = format!("{} of {subject} cancelled", count(cancelled, "job"));
-    if *everything {
-        _ = write!(sentence, "; {} forgotten", count(forgotten, "deduplication id"));
-    }
-    if running > 0 {
-        let asked =
-            if *everything { ", and their processors are asked to cancel them" } else { "" };
-        _ = write!(sentence, "; {running} run on{asked}");
-    }
-    if locked > 0 {
-        _ = write!(sentence, "; {locked} are locked by others: try again");
-    }
+    let asked = match running {
+        1.. if *everything => "; processors are asked to cancel what runs on",
+        _ => "",
+    };
+    let sentence = format!("{subject}: {purged}{asked}");
     let mut data = json!({
         "action": "purge", "queue": subject.queue, "group": subject.group, "jobs": cancelled,
         "running": running, "locked": locked,

@@ -26,9 +26,9 @@ async fn dead_letters_in_a_queue_of_their_own_are_found_and_come_back() {
     let some = ["redrive", "orders", "--group", "bob"];
     assert_eq!(cli.json(&some).await[0]["moved_back"], 1);
     let asked = cli.ends(REFUSED, &["redrive", "orders"]).await;
-    let words =
-        "2 jobs of 1 group of queue \"orders\" queued again, in their order; 2 of them from";
+    let words = "queue \"orders\": 2 jobs of 1 group are queued again, in their original order";
     assert!(asked.err.contains(words), "{}", asked.err);
+    assert!(asked.err.contains("2 of them go from a dead-letter queue"), "{}", asked.err);
     cli.ends(DONE, &["discard", "orders", "--limit", "1"]).await;
     assert_eq!(cli.status(ids[0]).await, JobStatus::Cancelled);
     cli.ends(DONE, &["redrive", "orders"]).await;
@@ -68,7 +68,7 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
     }
     // The command that the advice names works.
     let redriven = cli.ends(DONE, &["job", "redrive", &first]).await.out;
-    assert!(redriven.contains("1 job of 1 group queued again, in their order; 1 of them from"));
+    assert!(redriven.contains("1 job of 1 group is queued again in its old place; "));
     cli.ends(DONE, &["job", "discard", &of_bob, "--dry-run"]).await;
     let discarded = cli.ends(DONE, &["job", "discard", &of_bob, &first]).await.out;
     let words =

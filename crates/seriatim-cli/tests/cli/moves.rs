@@ -18,7 +18,7 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     cli.ends(USAGE, &["job", "move", &ids[0], "--all", "--from", "a", "--to", "b"]).await;
     let moving = ["job", "move", "--all", "--from", "ordres", "--to", "orders"];
     let refused = cli.ends(REFUSED, &moving).await;
-    assert!(refused.err.contains("3 jobs are in queue \"orders\" now"), "{}", refused.err);
+    assert!(refused.err.contains("queue \"orders\": 3 jobs are moved"), "{}", refused.err);
     assert!(refused.err.contains("names queue \"orders\": is it mistyped?"), "{}", refused.err);
     // One job, and nobody names the queue.
     let one = cli.ends(REFUSED, &["job", "move", &ids[0], "--to", "orders"]).await;
@@ -29,11 +29,11 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     // Each that cannot be moved is told.
     let some = ["job", "move", "4711", &ids[1], "--to", "orders", "--dry-run"];
     let some = cli.ends(ERROR, &some).await;
-    assert!(some.out.contains("at the end of its group") && some.err.contains("job 4711 stays"));
+    assert!(some.out.contains("to the end of its group") && some.err.contains("job 4711 stays"));
     // The first of its group stays.
     let part = ["job", "move", &ids[2], "--to", "orders", "--reason", "mistyped"];
     let moved = cli.ends(DONE, &part).await;
-    assert!(moved.out.contains("1 earlier job of the same groups stay"), "{}", moved.out);
+    assert!(moved.out.contains("1 earlier job of the same groups stays"), "{}", moved.out);
     let shown = cli.ends(DONE, &["job", "show", &ids[2]]).await;
     assert!(shown.out.contains("moved to queue \"orders\" as job"), "{}", shown.out);
     assert!(shown.out.contains("mistyped (to queue \"orders\")"), "{}", shown.out);
@@ -80,13 +80,13 @@ async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
     dead_letters(&cli).await;
     let start = ["move-task", "start", "dead"];
     let preview = cli.ends(DONE, &[&start[..], &["--dry-run"]].concat()).await;
-    let words = "moves 3 jobs of queue \"dead\" back to where it came from as a dead letter";
-    assert!(preview.out.contains(&format!("a task {words}")), "{}", preview.out);
+    let words = "3 jobs of queue \"dead\" move back to the queue in which each failed";
+    assert!(preview.out.contains(words), "{}", preview.out);
     let preview = cli.json(&[&start[..], &["--dry-run"]].concat()).await;
     assert_eq!((&preview[0]["id"], &preview[0]["from_queue"]), (&Value::Null, &json!("dead")));
     cli.ends(NOTHING, &["move-task", "list"]).await;
     let asked = cli.ends(REFUSED, &start).await;
-    assert!(asked.err.contains(&format!("(a task {words}")), "{}", asked.err);
+    assert!(asked.err.contains(&format!("({words}")), "{}", asked.err);
     let slow = [&start[..], &["--per-second", "1", "--yes"]].concat();
     let started = cli.ends(DONE, &slow).await;
     assert!(started.out.contains("1 a second at most"), "{}", started.out);

@@ -1,9 +1,8 @@
 //! The buttons of actions: those that a user may press.
 
-use serde::Serialize;
-use serde_json::json;
-use seriatim::{GroupState, JobStatus, MoveTask, MoveTaskStatus};
+use seriatim::{GroupOverview, GroupState, JobStatus, MoveTask, MoveTaskStatus};
 
+use crate::action::Action;
 use crate::app::App;
 use crate::config::Access;
 use crate::data::{JobView, Lane, LetterFilter};
@@ -14,21 +13,12 @@ pub(crate) struct Button {
     pub(crate) label: &'static str,
     /// The key that presses it; empty: none.
     pub(crate) key: &'static str,
-    /// The address, relative to the page.
-    pub(crate) address: String,
-    /// The body, as JSON.
-    pub(crate) body: String,
+    /// The action, as JSON.
+    pub(crate) action: String,
     /// It throws work away.
     pub(crate) grave: bool,
     /// It is about the rows that are picked.
     pub(crate) picks: bool,
-}
-
-#[derive(Serialize)]
-struct About<'a> {
-    queue: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<&'a str>,
 }
 
 /// Escapes what is not ASCII in JSON, so that nothing in it turns the direction of a page's source.
@@ -48,6 +38,27 @@ fn ascii(json: &str) -> String {
     ascii
 }
 
+/// Returns the key that presses the button of an action; empty: none.
+fn key(action: &Action) -> &'static str {
+    match action {
+        Action::Retry { .. } | Action::Unhalt { .. } => "r",
+        Action::Skip { .. } => "s",
+        Action::Cancel { .. } => "x",
+        Action::Pause { .. } | Action::Resume { .. } => "p",
+        Action::Park { .. } => "a",
+        Action::Redrive { .. } | Action::RedriveParked { .. } | Action::RedriveJobs { .. } => "d",
+        _ => "",
+    }
+}
+
+/// Returns whether an action throws work away.
+fn is_grave(action: &Action) -> bool {
+    let label = action.label();
+    matches!(label, "Cancel" | "Abort")
+        || label.starts_with("Purge")
+        || label.starts_with("Discard")
+}
+
 /// Makes the buttons that a user may press.
 pub(crate) struct Buttons<'a> {
     app: &'a App,
@@ -60,64 +71,52 @@ impl<'a> Buttons<'a> {
         Self { app, access, made: Vec::new() }
     }
 
-    fn add(
-        &mut self,
-        needs: Access,
-        label: &'static str,
-        key: &'static str,
-        address: String,
-        body: &impl Serialize,
-    ) {
-        if self.access < needs || self.app.config.read_only {
+    fn add(&mut self, action: &Action) {
+        if self.access < action.needs() || self.app.config.read_only {
             return;
         }
-        let body = ascii(&serde_json::to_string(body).unwrap_or_default());
-        let grave = matches!(label, "Cancel" | "Abort")
-            || ["Purge", "Discard"].iter().any(|word| label.starts_with(word));
-        let picks = label.ends_with("picked");
-        self.made.push(Button { label, key, address, body, grave, picks });
-    }
-
-    fn job_verb(&mut self, label: &'static str, key: &'static str, job: i64, verb: &str) {
-        let none = serde_json::json!({});
-        self.add(Access::Operator, label, key, format!("api/v1/jobs/{job}/{verb}"), &none);
+        let label = action.label();
+        self.made.push(Button {
+            label,
+            key: key(action),
+            action: ascii(&serde_json::to_string(action).unwrap_or_default()),
+            grave: is_grave(action),
+            picks: label.ends_with("picked"),
+        });
     }
 
     /// Adds what can be done about a dead letter that waits: a skip is refused, as it failed for
     /// good already.
     fn dead_letter(&mut self, job: i64) {
-        let (one, operator) = (json!({ "jobs": [job] }), Access::Operator);
-        self.add(operator, "Redrive", "d", String::from("api/v1/failed/redrive"), &one);
-        self.add(operator, "Discard", "", String::from("api/v1/failed/discard"), &one);
+        self.add(&Action::RedriveJobs { jobs: vec![job] });
+        self.add(&Action::DiscardJobs { jobs: vec![job] });
     }
 
     /// Adds what can be done about a job.
     pub(crate) fn job(mut self, job: &JobView, parked_with_it: bool, halts_group: bool) -> Self {
         match job.status {
             JobStatus::Failed | JobStatus::Cancelled if !parked_with_it => {
-                self.job_verb("Retry", "r", job.id, "retry");
+                self.add(&Action::Retry { job: job.id });
                 if halts_group {
-                    self.job_verb("Skip", "s", job.id, "skip");
+                    self.add(&Action::Skip { job: job.id });
                 }
-            }
-            JobStatus::Queued if job.moved_from.is_some() => {
-                if job.is_delayed() {
-                    self.job_verb("Run now", "", job.id, "run-now");
-                }
-                self.dead_letter(job.id);
             }
             JobStatus::Queued => {
                 if job.is_delayed() {
-                    self.job_verb("Run now", "", job.id, "run-now");
+                    self.add(&Action::RunNow { job: job.id });
                 }
-                self.job_verb("Skip", "s", job.id, "skip");
-                self.job_verb("Cancel", "x", job.id, "cancel");
+                if job.moved_from.is_some() {
+                    self.dead_letter(job.id);
+                } else {
+                    self.add(&Action::Skip { job: job.id });
+                    self.add(&Action::Cancel { job: job.id });
+                }
             }
             JobStatus::Started => {
-                self.job_verb("Cancel", "x", job.id, "cancel");
-                self.job_verb("Abort", "", job.id, "abort");
+                self.add(&Action::Cancel { job: job.id });
+                self.add(&Action::Abort { job: job.id });
             }
-            JobStatus::Parked => self.job_verb("Cancel", "x", job.id, "cancel"),
+            JobStatus::Parked => self.add(&Action::Cancel { job: job.id }),
             _ => {}
         }
         self
@@ -127,23 +126,45 @@ impl<'a> Buttons<'a> {
     pub(crate) fn group(
         mut self,
         queue: &str,
-        group: &seriatim::GroupOverview,
+        overview: &GroupOverview,
         paused: bool,
         next: &[JobView],
     ) -> Self {
-        let about = About { queue, group: Some(&group.group) };
-        match (group.state, group.halted_by, group.head) {
+        let of = || (queue.to_owned(), overview.group.clone());
+        self.head(queue, overview, next);
+        let waits =
+            [GroupState::Ready, GroupState::Resting, GroupState::Paused, GroupState::Halted];
+        if overview.depth.count > 0 && waits.contains(&overview.state) {
+            let (queue, group) = of();
+            self.add(&Action::Park { queue, group });
+        }
+        if overview.parked.count > 0 {
+            let (queue, group) = of();
+            self.add(&Action::RedriveParked { queue, group, job: None });
+            let (queue, group) = of();
+            self.add(&Action::DiscardParked { queue, group, job: None });
+        }
+        self.pause(queue, Some(&overview.group), paused);
+        if overview.depth.count > 0 {
+            self.purge(queue, Some(&overview.group));
+        }
+        self
+    }
+
+    /// Adds what can be done about the job that a group runs, has next, or was halted by.
+    fn head(&mut self, queue: &str, overview: &GroupOverview, next: &[JobView]) {
+        match (overview.state, overview.halted_by, overview.head) {
             (GroupState::Halted, Some(job), _) => {
-                self.job_verb("Retry", "r", job, "retry");
-                self.job_verb("Skip", "s", job, "skip");
+                self.add(&Action::Retry { job });
+                self.add(&Action::Skip { job });
             }
             (GroupState::Halted, None, _) => {
-                let address = String::from("api/v1/groups/unhalt");
-                self.add(Access::Operator, "Unhalt", "r", address, &about);
+                let (queue, group) = (queue.to_owned(), overview.group.clone());
+                self.add(&Action::Unhalt { queue, group });
             }
             (GroupState::Running, _, Some(head)) => {
-                self.job_verb("Cancel", "x", head, "cancel");
-                self.job_verb("Abort", "", head, "abort");
+                self.add(&Action::Cancel { job: head });
+                self.add(&Action::Abort { job: head });
             }
             (
                 state @ (GroupState::Ready | GroupState::Resting | GroupState::Paused),
@@ -151,33 +172,18 @@ impl<'a> Buttons<'a> {
                 Some(head),
             ) => {
                 if state == GroupState::Resting {
-                    self.job_verb("Run now", "", head, "run-now");
+                    self.add(&Action::RunNow { job: head });
                 }
                 let mut next = next.iter().filter(|job| job.id == head);
                 if next.any(|head| head.moved_from.is_some()) {
                     self.dead_letter(head);
                 } else {
-                    self.job_verb("Skip", "s", head, "skip");
-                    self.job_verb("Cancel", "x", head, "cancel");
+                    self.add(&Action::Skip { job: head });
+                    self.add(&Action::Cancel { job: head });
                 }
             }
             _ => {}
         }
-        let waits =
-            [GroupState::Ready, GroupState::Resting, GroupState::Paused, GroupState::Halted];
-        if group.depth.count > 0 && waits.contains(&group.state) {
-            self.add(Access::Operator, "Park", "a", String::from("api/v1/groups/park"), &about);
-        }
-        if group.parked.count > 0 {
-            let address = |verb| format!("api/v1/parked/{verb}");
-            self.add(Access::Operator, "Redrive", "d", address("redrive"), &about);
-            self.add(Access::Operator, "Discard", "", address("discard"), &about);
-        }
-        self.pause(&about, "groups", paused);
-        if group.depth.count > 0 {
-            self.add(Access::Admin, "Purge", "", String::from("api/v1/groups/purge"), &about);
-        }
-        self
     }
 
     /// Adds what can be done about a lane.
@@ -185,73 +191,72 @@ impl<'a> Buttons<'a> {
         if let Some(overview) = &lane.overview {
             return self.group(&lane.queue, overview, lane.group_paused, &lane.jobs);
         }
-        let about = About { queue: &lane.queue, group: Some(&lane.group) };
-        self.pause(&about, "groups", lane.group_paused);
+        self.pause(&lane.queue, Some(&lane.group), lane.group_paused);
         self
     }
 
-    fn pause(&mut self, about: &About<'_>, of: &str, paused: bool) {
-        let (label, verb) = if paused { ("Resume", "resume") } else { ("Pause", "pause") };
-        self.add(Access::Operator, label, "p", format!("api/v1/{of}/{verb}"), about);
+    fn pause(&mut self, queue: &str, group: Option<&str>, paused: bool) {
+        let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
+        if paused {
+            self.add(&Action::Resume { queue, group });
+        } else {
+            self.add(&Action::Pause { queue, group, until: None });
+        }
+    }
+
+    fn purge(&mut self, queue: &str, group: Option<&str>) {
+        let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
+        self.add(&Action::Purge { queue, group });
     }
 
     /// Adds what can be done about a queue.
     pub(crate) fn queue(mut self, queue: &str, paused: bool, failed: bool, queued: bool) -> Self {
-        let about = About { queue, group: None };
-        self.pause(&about, "queues", paused);
+        self.pause(queue, None, paused);
         if failed {
-            let address = String::from("api/v1/queues/redrive");
-            self.add(Access::Operator, "Redrive", "d", address, &about);
+            self.add(&Action::Redrive { queue: queue.to_owned(), limit: None });
         }
         if queued {
-            self.add(Access::Admin, "Purge", "", String::from("api/v1/queues/purge"), &about);
+            self.purge(queue, None);
         }
         self
     }
 
     /// Adds the purge of all that a queue has, for its own page alone.
     pub(crate) fn purge_everything(mut self, queue: &str) -> Self {
-        let about = About { queue, group: None };
-        let address = String::from("api/v1/queues/purge-everything");
-        self.add(Access::Admin, "Purge everything", "", address, &about);
+        self.add(&Action::PurgeEverything { queue: queue.to_owned() });
         self
     }
 
     /// Adds what can be done about a node that seems to be gone.
     pub(crate) fn node(mut self, node: &str) -> Self {
-        let about = serde_json::json!({ "node": node });
-        let address = String::from("api/v1/nodes/release");
-        self.add(Access::Operator, "Release", "", address, &about);
+        self.add(&Action::ReleaseNode { node: node.to_owned() });
         self
     }
 
     /// Adds what can be done about dead letters: those that are picked, and all that the filter
     /// has.
     pub(crate) fn failed(mut self, filter: &LetterFilter) -> Self {
-        let address = |verb| format!("api/v1/failed/{verb}");
-        let (none, matching) = (json!({}), json!({ "matching": filter }));
-        let operator = Access::Operator;
-        self.add(operator, "Redrive picked", "d", address("redrive"), &none);
-        self.add(operator, "Discard picked", "", address("discard"), &none);
-        self.add(operator, "Redrive all of these", "", address("redrive"), &matching);
-        self.add(operator, "Discard all of these", "", address("discard"), &matching);
+        let matching = || filter.clone();
+        self.add(&Action::RedriveJobs { jobs: Vec::new() });
+        self.add(&Action::DiscardJobs { jobs: Vec::new() });
+        self.add(&Action::RedriveMatching { matching: matching() });
+        self.add(&Action::DiscardMatching { matching: matching() });
         self
     }
 
     /// Adds the start of a move task from a queue.
     pub(crate) fn start_move_task(mut self, queue: &str) -> Self {
-        let about = About { queue, group: None };
-        let address = String::from("api/v1/move-tasks/start");
-        self.add(Access::Operator, "Start move task", "", address, &about);
+        let queue = queue.to_owned();
+        let start = Action::StartMoveTask { queue, to: None, per_second: None };
+        self.add(&start);
         self
     }
 
     /// Adds what can be done about a move task.
     pub(crate) fn move_task(mut self, task: &MoveTask) -> Self {
         if task.status == MoveTaskStatus::Running {
-            let about = json!({ "queue": task.from_queue, "task": task.id });
-            let address = String::from("api/v1/move-tasks/cancel");
-            self.add(Access::Operator, "Cancel move task", "", address, &about);
+            let (queue, task) = (task.from_queue.clone(), task.id);
+            self.add(&Action::CancelMoveTask { queue, task });
         }
         self
     }

@@ -1,129 +1,151 @@
-//! Dead letters, redriven or discarded in chunks.
+//! Dead letters, redriven or discarded: up to a limit, by their ids, or by a filter in chunks.
 
 use std::time::{Duration, Instant};
 
-use seriatim::Client;
+use seriatim::Redriven;
 use sqlx::PgConnection;
 
-use crate::action::Which;
-use crate::action::effect::{Effect, back, count, overtaken};
-use crate::app::App;
-use crate::data::letters;
+use crate::action::change::Change;
+use crate::action::effect::{Effect, count};
+use crate::data::{LetterFilter, letters};
 use crate::error::WebError;
 
+/// Bounds the jobs of one redrive of a queue.
+const REDRIVE: u32 = 200;
+/// Bounds the dead letters that a request names.
+const NAMED: usize = 500;
 /// Bounds the dead letters of one transaction.
 const CHUNK: u32 = 500;
 /// The time for the chunks of one request. One that has more answers where the next one begins.
 const CHUNKS_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::action) enum Verb {
+pub(crate) enum Verb {
     Redrive,
     Discard,
 }
 
-/// The counts of dead letters done so far, chunk by chunk.
-#[derive(Default)]
+/// Redrives what failed in a queue, the oldest first.
+pub(crate) async fn redrive(
+    change: &Change<'_>,
+    queue: &str,
+    limit: Option<u32>,
+) -> Result<Effect, WebError> {
+    let limit = limit.unwrap_or(REDRIVE).min(REDRIVE);
+    let mut tx = change.begin().await?;
+    let redriven = change.client.redrive(&mut *tx, queue, limit).await?;
+    let message = format!("Queue {queue:?}: {redriven}.");
+    change.end(tx, Effect::redriven(message, redriven)).await
+}
+
+/// The dead letters done so far, chunk by chunk.
 struct Tally {
-    jobs: u64,
-    overtaken: u64,
-    moved_back: u64,
+    verb: Verb,
+    redriven: Redriven,
+    discarded: u64,
     chunks: u32,
 }
 
 impl Tally {
+    fn new(verb: Verb) -> Self {
+        Self { verb, redriven: Redriven::default(), discarded: 0, chunks: 0 }
+    }
+
     async fn chunk(
         &mut self,
-        client: &Client,
+        change: &Change<'_>,
         tx: &mut PgConnection,
-        verb: Verb,
         jobs: &[i64],
     ) -> Result<(), WebError> {
         self.chunks += 1;
-        match verb {
+        match self.verb {
             Verb::Redrive => {
-                let redriven = client.redrive_jobs(tx, jobs).await?;
-                self.jobs += redriven.jobs;
-                self.overtaken += redriven.overtaken;
-                self.moved_back += redriven.moved_back;
+                let done = change.client.redrive_jobs(tx, jobs).await?;
+                self.redriven.jobs += done.jobs;
+                self.redriven.overtaken += done.overtaken;
+                self.redriven.moved_back += done.moved_back;
+                // Several chunks may have jobs of one group.
+                self.redriven.groups = if self.chunks == 1 { done.groups } else { 0 };
             }
-            Verb::Discard => self.jobs += client.discard_jobs(tx, jobs).await?,
+            Verb::Discard => self.discarded += change.client.discard_jobs(tx, jobs).await?,
         }
         Ok(())
     }
+
+    /// Returns the effect of all chunks. `next`: there is more to do behind this job.
+    fn effect(self, next: Option<i64>) -> Result<Effect, WebError> {
+        let Self { verb, redriven, discarded, chunks } = self;
+        if redriven.jobs + discarded == 0 && next.is_none() {
+            return Err(WebError::Refused(String::from(
+                "None of these is a dead letter that is free. One that others are parked with goes \
+                 with them: see the parked groups. One that a worker or receiver of its dead-letter \
+                 queue has is free when that has ended.",
+            )));
+        }
+        let at_least = if next.is_some() { "At least " } else { "" };
+        let effect = match verb {
+            Verb::Redrive => {
+                // Each chunk counts those behind it, also such as a later chunk redrives.
+                let counted = match (chunks, redriven.overtaken) {
+                    (0..=1, _) | (_, 0) => "",
+                    _ => " Later jobs are counted for each 500.",
+                };
+                let message = format!("{at_least}{redriven}.{counted} Halts by them end.");
+                Effect::redriven(message, redriven)
+            }
+            Verb::Discard => {
+                let message = format!(
+                    "{at_least}{} that failed end as cancelled. Halts by them end, and their groups \
+                     go on. A retry brings one back.",
+                    count(discarded)
+                );
+                Effect { jobs: Some(discarded), ..Effect::new(message) }
+            }
+        };
+        Ok(Effect { next, ..effect })
+    }
 }
 
-/// Redrives or discards dead letters in chunks, the lowest ids first, each in a transaction of its
-/// own. A dry run does the same in one that is rolled back.
-pub(in crate::action) async fn failed(
-    app: &App,
-    client: &Client,
-    which: &Which,
+/// Redrives or discards dead letters by their ids.
+pub(crate) async fn named(
+    change: &Change<'_>,
     verb: Verb,
-    dry_run: bool,
+    jobs: &[i64],
+) -> Result<Effect, WebError> {
+    if !(1..=NAMED).contains(&jobs.len()) {
+        return Err(WebError::BadRequest(format!("Name 1 to {NAMED} jobs.")));
+    }
+    let mut tally = Tally::new(verb);
+    let mut tx = change.begin().await?;
+    tally.chunk(change, &mut tx, jobs).await?;
+    let effect = tally.effect(None)?;
+    change.end(tx, effect).await
+}
+
+/// Redrives or discards the dead letters that a filter has, the lowest ids first, in chunks. Each
+/// has a transaction of its own; a dry run has one for all.
+pub(crate) async fn matching(
+    change: &Change<'_>,
+    verb: Verb,
+    filter: &LetterFilter,
 ) -> Result<Effect, WebError> {
     let begin = Instant::now();
-    let mut tally = Tally::default();
-    let mut next = None;
-    let mut tx = app.writes.begin().await?;
-    match which {
-        Which::Named(jobs) => tally.chunk(client, &mut tx, verb, jobs).await?,
-        Which::Matching(filter) => {
-            let mut filter = filter.clone();
-            loop {
-                let found = letters(app, &filter, CHUNK).await?;
-                let jobs: Vec<i64> = found.jobs.iter().map(|job| job.id).collect();
-                tally.chunk(client, &mut tx, verb, &jobs).await?;
-                next = found.next;
-                if next.is_none() || begin.elapsed() >= CHUNKS_FOR {
-                    break;
-                }
-                filter.after = next;
-                if !dry_run {
-                    tx.commit().await?;
-                    tx = app.writes.begin().await?;
-                }
-            }
+    let mut tally = Tally::new(verb);
+    let mut filter = filter.clone();
+    let mut tx = change.begin().await?;
+    loop {
+        let found = letters(change.app, &filter, CHUNK).await?;
+        let jobs: Vec<i64> = found.jobs.iter().map(|job| job.id).collect();
+        tally.chunk(change, &mut tx, &jobs).await?;
+        filter.after = found.next;
+        if found.next.is_none() || begin.elapsed() >= CHUNKS_FOR {
+            break;
+        }
+        if !change.dry_run {
+            tx.commit().await?;
+            tx = change.begin().await?;
         }
     }
-    if dry_run {
-        tx.rollback().await?;
-    } else {
-        tx.commit().await?;
-    }
-    if tally.jobs == 0 && next.is_none() {
-        return Err(WebError::Refused(String::from(
-            "None of these is a dead letter that is free. One that others are parked with goes with \
-             them: see the parked groups. One that a worker or receiver of its dead-letter queue has \
-             is free when that has ended.",
-        )));
-    }
-    let at_least = if next.is_some() { "At least " } else { "" };
-    let Tally { jobs, overtaken: later, moved_back, chunks } = tally;
-    // Each chunk counts those behind it, also such as a later chunk redrives.
-    let up_to = if chunks > 1 && later > 0 { ", counted for each 500" } else { "" };
-    Ok(match verb {
-        Verb::Redrive => Effect {
-            jobs: Some(jobs),
-            overtaken: Some(later),
-            moved_back: Some(moved_back).filter(|moved| *moved > 0),
-            next,
-            ..Effect::of(format!(
-                "{at_least}{} that failed run again, in their original order{}{up_to}.{} Halts by \
-                 them end.",
-                count(jobs),
-                overtaken(later),
-                back(jobs, moved_back)
-            ))
-        },
-        Verb::Discard => Effect {
-            jobs: Some(jobs),
-            next,
-            ..Effect::of(format!(
-                "{at_least}{} that failed end as cancelled. Halts by them end, and their groups go \
-                 on. A retry brings one back.",
-                count(jobs)
-            ))
-        },
-    })
+    let effect = tally.effect(filter.after)?;
+    change.end(tx, effect).await
 }

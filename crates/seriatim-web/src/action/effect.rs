@@ -1,9 +1,9 @@
-//! The effects of actions, done or previewed, in words.
+//! The effect of an action, done or previewed, and the request that takes it back.
 
 use serde::Serialize;
 use seriatim::Redriven;
 
-use crate::action::undo::Undo;
+use crate::action::{Action, Ask};
 
 /// The effect of an action, done or previewed.
 #[derive(Debug, Serialize)]
@@ -25,8 +25,21 @@ pub(crate) struct Effect {
     pub(crate) undo: Option<Undo>,
 }
 
+/// The request that takes a change back.
+#[derive(Debug, Serialize)]
+pub(crate) struct Undo {
+    label: &'static str,
+    body: Ask,
+}
+
+impl Undo {
+    pub(crate) fn new(action: Action, reason: String) -> Self {
+        Self { label: action.label(), body: Ask { action, reason, dry_run: false } }
+    }
+}
+
 impl Effect {
-    pub(in crate::action) fn of(message: String) -> Self {
+    pub(crate) fn new(message: String) -> Self {
         Self {
             message,
             dry_run: false,
@@ -37,45 +50,22 @@ impl Effect {
             undo: None,
         }
     }
-}
 
-pub(in crate::action) fn redriven_effect(redriven: Redriven, which: &str) -> Effect {
-    let message = format!(
-        "{} that {which} run again, in their original order{}.{}",
-        count(redriven.jobs),
-        overtaken(redriven.overtaken),
-        back(redriven.jobs, redriven.moved_back)
-    );
-    Effect {
-        jobs: Some(redriven.jobs),
-        overtaken: Some(redriven.overtaken),
-        moved_back: Some(redriven.moved_back).filter(|moved| *moved > 0),
-        ..Effect::of(message)
+    /// Returns the effect of a redrive.
+    pub(crate) fn redriven(message: String, redriven: Redriven) -> Self {
+        Self {
+            jobs: Some(redriven.jobs),
+            overtaken: Some(redriven.overtaken),
+            moved_back: Some(redriven.moved_back).filter(|moved| *moved > 0),
+            ..Self::new(message)
+        }
     }
 }
 
-/// Returns where those of the jobs go that wait in a dead-letter queue, in a sentence.
-pub(in crate::action) fn back(jobs: u64, moved_back: u64) -> String {
-    const BACK: &str = "from a dead-letter queue back to the queue in which";
-    match (jobs, moved_back) {
-        (_, 0) => String::new(),
-        (1, _) => format!(" It goes {BACK} it failed."),
-        (_, 1) => format!(" 1 of them goes {BACK} it failed."),
-        (_, moved) => format!(" {moved} of them go {BACK} they failed, in order."),
-    }
-}
-
-pub(in crate::action) fn count(jobs: u64) -> String {
+/// Returns a number of jobs in words.
+pub(crate) fn count(jobs: u64) -> String {
     match jobs {
         1 => String::from("1 job"),
         jobs => format!("{jobs} jobs"),
-    }
-}
-
-pub(in crate::action) fn overtaken(jobs: u64) -> String {
-    match jobs {
-        0 => String::from("; no later job is known to have begun"),
-        1 => String::from("; 1 later job has already begun"),
-        jobs => format!("; {jobs} later jobs have already begun"),
     }
 }

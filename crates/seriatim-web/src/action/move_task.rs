@@ -1,22 +1,47 @@
 //! Move tasks: started and cancelled.
 
-use serde_json::json;
 use seriatim::{Client, MoveTask};
 use sqlx::PgConnection;
 
-use crate::action::Move;
-use crate::action::effect::{Effect, count};
-use crate::action::undo::Undo;
+use crate::action::Action;
+use crate::action::change::Change;
+use crate::action::effect::{Effect, Undo, count};
 use crate::app::App;
 use crate::data;
 use crate::error::WebError;
 
+pub(crate) async fn start(
+    change: &Change<'_>,
+    queue: &str,
+    to: Option<&str>,
+    per_second: Option<u32>,
+) -> Result<Effect, WebError> {
+    let advice = advice(change.app, to).await?;
+    let mut tx = change.begin().await?;
+    let id = change.client.start_move_task(&mut *tx, queue, to, per_second).await?;
+    let task = find(&change.client, &mut tx, queue, id).await?;
+    if task.to_move.count == 0 {
+        return Err(WebError::Refused(match to {
+            Some(_) => format!("Nothing waits in queue {queue:?}."),
+            None => format!(
+                "No dead letter of another queue waits in queue {queue:?}. Name a queue to move \
+                 what waits."
+            ),
+        }));
+    }
+    let cancel = Action::CancelMoveTask { queue: queue.to_owned(), task: id };
+    let undo = Some(Undo::new(cancel, change.taken_back()));
+    let message = format!("{task}. A cancel ends the task; what has moved stays moved.{advice}");
+    let jobs = Some(task.to_move.count);
+    change.end(tx, Effect { jobs, undo, ..Effect::new(message) }).await
+}
+
 /// Returns what may keep a task from its end, in sentences: a target that seems mistyped, and that
 /// no processor lives to carry it on.
-pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, WebError> {
+async fn advice(app: &App, to: Option<&str>) -> Result<String, WebError> {
     let mut advice = String::new();
     let nodes = data::nodes(app).await?;
-    if let Some(to) = &task.to {
+    if let Some(to) = to {
         let served = nodes.iter().any(|node| node.queues.iter().flatten().any(|queue| queue == to));
         if !served && data::queue(app, to).await?.is_none() {
             advice = format!(" No job, setting or processor names queue {to:?}: is it mistyped?");
@@ -31,72 +56,24 @@ pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, 
     Ok(advice)
 }
 
-pub(in crate::action) async fn start(
-    client: &Client,
-    tx: &mut PgConnection,
-    task: &Move,
-    reason: &str,
-) -> Result<Effect, WebError> {
-    let Move { from, to, per_second } = task;
-    let id = client.start_move_task(&mut *tx, from, to.as_deref(), *per_second).await?;
-    let started = find(client, tx, from, id).await?;
-    if started.to_move.count == 0 {
-        return Err(WebError::Refused(match to {
-            Some(_) => format!("Nothing waits in queue {from:?}."),
-            None => format!(
-                "No dead letter of another queue waits in queue {from:?}. Name a queue to move \
-                 what waits."
-            ),
-        }));
-    }
-    let undo = Undo::new(
-        "Cancel move task",
-        "api/v1/move-tasks/cancel",
-        json!({"queue": from, "task": id, "reason": format!("taken back: {reason}")}),
-    );
-    let jobs = started.to_move.count;
-    Ok(Effect { jobs: Some(jobs), undo: Some(undo), ..Effect::of(in_words(&started)) })
-}
-
-/// Returns what a task does, in sentences.
-fn in_words(task: &MoveTask) -> String {
-    let at_least = if task.to_move.or_more { "At least " } else { "" };
-    let back = || String::from("back to the queue in which each failed");
-    format!(
-        "{at_least}{} of queue {:?} move {}, {}, those of a group in their order. What runs stays. \
-         A cancel ends the task; what has moved stays moved.",
-        count(task.to_move.count),
-        task.from_queue,
-        task.to_queue.as_ref().map_or_else(back, |to| format!("to queue {to:?}")),
-        task.per_second.map_or_else(
-            || String::from("as fast as it goes"),
-            |rate| format!("{rate} a second at most")
-        )
-    )
-}
-
-pub(in crate::action) async fn cancel(
-    client: &Client,
-    tx: &mut PgConnection,
+pub(crate) async fn cancel(
+    change: &Change<'_>,
     queue: &str,
     task: i64,
-    reason: &str,
 ) -> Result<Effect, WebError> {
-    let MoveTask { to_queue, per_second, .. } = find(client, tx, queue, task).await?;
-    let moved = client.cancel_move_task(&mut *tx, task).await?;
+    let mut tx = change.begin().await?;
+    let MoveTask { to_queue: to, per_second, .. } =
+        find(&change.client, &mut tx, queue, task).await?;
+    let moved = change.client.cancel_move_task(&mut *tx, task).await?;
     let ended = || WebError::Refused(format!("Move task {task} has ended already."));
     let moved = moved.ok_or_else(ended)?;
-    let undo = Undo::new(
-        "Start move task",
-        "api/v1/move-tasks/start",
-        json!({"queue": queue, "to": to_queue, "per_second": per_second,
-            "reason": format!("taken back: {reason}")}),
-    );
+    let start = Action::StartMoveTask { queue: queue.to_owned(), to, per_second };
+    let undo = Some(Undo::new(start, change.taken_back()));
     let message = format!(
         "Move task {task} ends. {} moved and stay where they are; the others stay in queue {queue:?}.",
         count(moved)
     );
-    Ok(Effect { jobs: Some(moved), undo: Some(undo), ..Effect::of(message) })
+    change.end(tx, Effect { jobs: Some(moved), undo, ..Effect::new(message) }).await
 }
 
 async fn find(

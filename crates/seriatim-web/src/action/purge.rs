@@ -1,80 +1,65 @@
-//! A purge from the page.
+//! A purge from the page. It is done in small transactions, so its preview is the number of jobs
+//! that are there now.
 
-use seriatim::Client;
-use sqlx::PgPool;
-
-use crate::action::effect::{Effect, count};
-use crate::app::App;
+use crate::action::change::Change;
+use crate::action::effect::Effect;
+use crate::data;
 use crate::error::WebError;
 
-/// Purges in small transactions, so its preview is the number of jobs that are unfinished now.
-pub(in crate::action) async fn purge(
-    app: &App,
-    client: &Client,
+/// Purges what a queue, or a group of it, has queued.
+pub(crate) async fn purge(
+    change: &Change<'_>,
     queue: &str,
     group: Option<&str>,
-    dry_run: bool,
 ) -> Result<Effect, WebError> {
-    let of = group.map_or_else(|| format!("queue {queue:?}"), |group| format!("group {group:?}"));
-    if dry_run {
-        let queued = queued(app, queue, group).await?;
-        return Ok(Effect::of(format!(
+    if change.dry_run {
+        let of =
+            group.map_or_else(|| format!("queue {queue:?}"), |group| format!("group {group:?}"));
+        let queued = queued(change, queue, group).await?;
+        return Ok(Effect::new(format!(
             "All queued jobs of {of} are cancelled ({queued} are unfinished). Running and parked \
              ones are left alone. This cannot be undone."
         )));
     }
-    let pool: &PgPool = &app.writes;
-    let purged = match group {
-        Some(group) => client.purge_group(pool, queue, group).await?,
-        None => client.purge(pool, queue).await?,
+    let (client, pool) = (&change.client, &change.app.writes);
+    let (purged, of) = match group {
+        Some(group) => (client.purge_group(pool, queue, group).await?, format!("Group {group:?}")),
+        None => (client.purge(pool, queue).await?, format!("Queue {queue:?}")),
     };
-    let message = format!(
-        "{} of {of} were cancelled; {} ran and were left alone, {} were locked.",
-        count(purged.cancelled),
-        purged.running,
-        purged.locked
-    );
-    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::of(message) })
+    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::new(format!("{of}: {purged}.")) })
 }
 
 /// As [`purge`], with what is in flight and the queue's deduplication ids.
-pub(in crate::action) async fn purge_everything(
-    app: &App,
-    client: &Client,
-    queue: &str,
-    dry_run: bool,
-) -> Result<Effect, WebError> {
-    if dry_run {
-        let what = crate::data::queue(app, queue).await?.map_or_else(String::new, |queue| {
+pub(crate) async fn purge_everything(change: &Change<'_>, queue: &str) -> Result<Effect, WebError> {
+    if change.dry_run {
+        let what = data::queue(change.app, queue).await?.map_or_else(String::new, |queue| {
             let jobs = queue.jobs;
             format!(
                 " ({} queued, {} delayed, {} in flight)",
                 jobs.queued, jobs.delayed, jobs.started
             )
         });
-        return Ok(Effect::of(format!(
+        return Ok(Effect::new(format!(
             "All unfinished jobs of queue {queue:?} end as cancelled{what}: receipts are stale, and \
              processors are asked to cancel theirs. Its deduplication ids are forgotten. Parked \
              jobs are left alone. This cannot be undone."
         )));
     }
-    let purged = client.purge_everything(&app.writes, queue).await?;
-    let message = format!(
-        "{} of queue {queue:?} were cancelled, and {} deduplication ids forgotten; {} run on until \
-         their processors cancel them, {} were locked.",
-        count(purged.cancelled),
-        purged.forgotten,
-        purged.running,
-        purged.locked
-    );
-    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::of(message) })
+    let purged = change.client.purge_everything(&change.app.writes, queue).await?;
+    let asked = match purged.running {
+        0 => "",
+        _ => " Processors are asked to cancel what runs on.",
+    };
+    let message = format!("Queue {queue:?}: {purged}.{asked}");
+    Ok(Effect { jobs: Some(purged.cancelled), ..Effect::new(message) })
 }
 
-async fn queued(app: &App, queue: &str, group: Option<&str>) -> Result<String, WebError> {
+async fn queued(change: &Change<'_>, queue: &str, group: Option<&str>) -> Result<String, WebError> {
+    let app = change.app;
     let queued = if let Some(group) = group {
         app.client.group(&app.reads, queue, group).await?.map(|group| group.depth)
     } else {
-        crate::data::queue(app, queue).await?.map(|queue| queue.jobs.queued)
+        data::queue(app, queue).await?.map(|queue| queue.jobs.queued)
     };
     Ok(queued.map_or_else(|| String::from("0"), |queued| queued.to_string()))
 }

@@ -2,12 +2,12 @@
 
 use seriatim::{MoveTask, MoveTaskStatus, QueueOverview};
 
-use crate::action::{Button, Buttons};
-use crate::app::App;
-use crate::config::Access;
+use crate::action::Button;
 use crate::data::{self, shown};
 use crate::error::WebError;
-use crate::pages::view::{When, bounded, queue_url, thousands};
+use crate::pages::frame::Visit;
+use crate::pages::url::queue_url;
+use crate::pages::view::{When, bounded, thousands};
 
 /// The tasks from a queue and from its dead-letter queue.
 pub(crate) struct Moves {
@@ -19,11 +19,8 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    pub(crate) async fn read(
-        app: &App,
-        access: Access,
-        queue: &QueueOverview,
-    ) -> Result<Self, WebError> {
+    pub(crate) async fn read(visit: &Visit, queue: &QueueOverview) -> Result<Self, WebError> {
+        let app = &visit.app;
         let mut tasks = data::move_tasks(app, Some(&queue.queue)).await?;
         let runs = tasks.iter().any(|task| task.status == MoveTaskStatus::Running);
         let mut dead_letter_queue = None;
@@ -33,10 +30,10 @@ impl Moves {
             let there = data::queue(app, name).await?.is_some();
             dead_letter_queue = there.then(|| (queue_url(name), shown(name)));
         }
-        let buttons = Buttons::new(app, access);
+        let buttons = visit.buttons();
         let buttons = if runs { buttons } else { buttons.start_move_task(&queue.queue) };
         Ok(Self {
-            tasks: tasks.iter().map(|task| TaskRow::new(app, access, task)).collect(),
+            tasks: tasks.iter().map(|task| TaskRow::new(visit, task)).collect(),
             start: buttons.made(),
             dead_letter_queue,
         })
@@ -61,7 +58,7 @@ pub(crate) struct TaskRow {
 }
 
 impl TaskRow {
-    fn new(app: &App, access: Access, task: &MoveTask) -> Self {
+    fn new(visit: &Visit, task: &MoveTask) -> Self {
         let queue = |name: &String| (queue_url(name), shown(name));
         let (from, to) = (queue(&task.from_queue), task.to_queue.as_ref().map(queue));
         let target = to.as_ref().map_or("where each failed", |(_, name)| name.as_str());
@@ -78,7 +75,7 @@ impl TaskRow {
             started: When::new(task.started_at),
             ended: task.ended_at.map(When::new),
             failure: task.failure.as_deref().map(shown).unwrap_or_default(),
-            buttons: Buttons::new(app, access).move_task(task).made(),
+            buttons: visit.buttons().move_task(task).made(),
             from,
             to,
         }

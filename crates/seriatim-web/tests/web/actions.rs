@@ -7,14 +7,14 @@ use serde_json::json;
 use seriatim::{JobStatus, NewJob, Receive, ReceiveError};
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{ANN, ROOT, Shop, eventually, get, post, serve, users};
+use crate::support::{ACTIONS, ANN, ROOT, Shop, act, eventually, get, post, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_changes_nothing() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), users()).await;
-    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
-    let preview = post(page, &skip, ANN, &json!({"dry_run": true})).await;
+    let skip = json!({"job": shop.poison, "dry_run": true});
+    let preview = act(page, ANN, "skip", &skip).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     let preview = preview.json();
     assert_eq!(preview["dry_run"], true);
@@ -23,7 +23,7 @@ async fn a_preview_changes_nothing() {
     let halted = shop.client.halted_groups(shop.pool(), "orders").await.unwrap();
     assert_eq!(halted.len(), 1);
     let purge = json!({"queue": "orders", "group": "customer-17", "dry_run": true});
-    let preview = post(page, "/api/v1/groups/purge", ROOT, &purge).await.json();
+    let preview = act(page, ROOT, "purge", &purge).await.json();
     assert!(preview["message"].as_str().unwrap().contains("3 are unfinished"), "{preview}");
     let jobs = shop.client.group_jobs(shop.pool(), "orders", "customer-17", 9).await.unwrap();
     assert_eq!(jobs.len(), 3);
@@ -35,14 +35,14 @@ async fn a_retry_lets_the_lane_run_on() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), users()).await;
     shop.mended.store(true, Ordering::Relaxed);
-    let retry = format!("/api/v1/jobs/{}/retry", shop.poison);
-    let refused = post(page, &retry, ANN, &json!({"reason": "  "})).await;
+    let retry = |reason: &str| json!({"job": shop.poison, "reason": reason});
+    let refused = act(page, ANN, "retry", &retry("  ")).await;
     assert_eq!(refused.status, 400, "a reason is needed");
-    let done = post(page, &retry, ANN, &json!({"reason": "the bank is back"})).await;
+    let done = act(page, ANN, "retry", &retry("the bank is back")).await;
     assert_eq!(done.status, 200, "{}", done.body);
     assert_eq!(done.json()["overtaken"], 0);
     shop.drained("orders", "customer-17").await;
-    let again = post(page, &retry, ANN, &json!({"reason": "twice"})).await;
+    let again = act(page, ANN, "retry", &retry("twice")).await;
     assert_eq!(again.status, 409);
     assert!(again.json()["error"].as_str().unwrap().contains("succeeded"), "{}", again.body);
     shop.close().await;
@@ -56,8 +56,8 @@ async fn a_retry_works_where_repeatable_read_is_the_default() {
     let options = options.options([("default_transaction_isolation", "repeatable read")]);
     let page = serve(&PgPoolOptions::new().connect_lazy_with(options), users()).await;
     shop.mended.store(true, Ordering::Relaxed);
-    let retry = format!("/api/v1/jobs/{}/retry", shop.poison);
-    let done = post(page, &retry, ANN, &json!({"reason": "the bank is back"})).await;
+    let retry = |reason: &str| json!({"job": shop.poison, "reason": reason});
+    let done = act(page, ANN, "retry", &retry("the bank is back")).await;
     assert_eq!(done.status, 200, "{}", done.body);
     shop.drained("orders", "customer-17").await;
     shop.close().await;
@@ -68,24 +68,25 @@ async fn a_pause_and_its_end() {
     let shop = Shop::open(0).await;
     let page = serve(shop.pool(), users()).await;
     let group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
-    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &group).await.status, 200);
+    assert_eq!(act(page, ANN, "pause", &group).await.status, 200);
     let job = shop.enqueue("orders", "customer-5", "fine", "ship").await;
     let stopped = get(page, "/stopped", ANN).await.body;
     assert!(stopped.contains("their audit"), "{stopped}");
-    assert!(stopped.contains("api/v1/groups/resume"), "{stopped}");
+    let offers =
+        |page: &str, action: &str| page.contains(&format!("&#34;action&#34;:&#34;{action}&#34;"));
+    assert!(offers(&stopped, "resume"), "{stopped}");
     let lane = get(page, "/lane?queue=orders&group=customer-5", ANN).await.body;
-    assert!(lane.contains("api/v1/groups/resume"), "{lane}");
-    assert!(!lane.contains("api/v1/groups/pause"), "{lane}");
-    assert_eq!(post(page, "/api/v1/groups/resume", ANN, &group).await.status, 200);
+    assert!(offers(&lane, "resume") && !offers(&lane, "pause"), "{lane}");
+    assert_eq!(act(page, ANN, "resume", &group).await.status, 200);
     shop.drained("orders", "customer-5").await;
     let job = shop.client.job(shop.pool(), job).await.unwrap().unwrap();
     assert_eq!(job.status, JobStatus::Succeeded);
-    assert_eq!(post(page, "/api/v1/groups/resume", ANN, &group).await.status, 409);
+    assert_eq!(act(page, ANN, "resume", &group).await.status, 409);
 
     let queue = json!({"queue": "orders", "reason": "the bank is down"});
-    assert_eq!(post(page, "/api/v1/queues/pause", ANN, &queue).await.status, 200);
+    assert_eq!(act(page, ANN, "pause", &queue).await.status, 200);
     assert!(get(page, "/stopped", ANN).await.body.contains("the bank is down"));
-    assert_eq!(post(page, "/api/v1/queues/resume", ANN, &queue).await.status, 200);
+    assert_eq!(act(page, ANN, "resume", &queue).await.status, 200);
     shop.close().await;
 }
 
@@ -93,37 +94,28 @@ async fn a_pause_and_its_end() {
 async fn bodies_that_make_no_sense_are_refused() {
     let shop = Shop::open(0).await;
     let page = serve(shop.pool(), users()).await;
-    for (path, body, status) in [
-        ("/api/v1/groups/pause", json!({"queue": "orders", "reason": "x"}), 400),
-        ("/api/v1/groups/pause", json!({"queue": "a", "group": "b\0", "reason": "x"}), 400),
-        ("/api/v1/groups/pause", json!({"queue": "a", "group": "b", "reason": "x\0"}), 400),
-        ("/api/v1/groups/pause", json!({"queue": "a", "odd": 1}), 400),
-        ("/api/v1/nodes/release", json!({"node": "a\0", "reason": "x"}), 400),
-        ("/api/v1/jobs/9223372036854775808/retry", json!({"reason": "x"}), 400),
-        (
-            "/api/v1/parked/redrive",
-            json!({"queue": "a", "group": "b", "job": 1e30, "reason": "x"}),
-            400,
-        ),
-        (
-            "/api/v1/groups/pause",
-            json!({"queue": "a".repeat(9_000), "group": "b", "reason": "x"}),
-            400,
-        ),
-        (
-            "/api/v1/groups/pause",
-            json!({"queue": "a", "group": "b", "reason": "x".repeat(1_001)}),
-            400,
-        ),
-        ("/api/v1/groups/dance", json!({"queue": "a", "group": "b", "reason": "x"}), 404),
-        ("/api/v1/jobs/1000000/retry", json!({"reason": "x"}), 404),
-        ("/api/v1/jobs/one/retry", json!({"reason": "x"}), 400),
-        ("/api/v1/parked/redrive", json!({"queue": "a", "group": "b", "reason": "x"}), 409),
+    for (action, body, status) in [
+        ("unhalt", json!({"queue": "orders", "reason": "x"}), 400),
+        ("pause", json!({"queue": "a", "group": "b\0", "reason": "x"}), 400),
+        ("pause", json!({"queue": "a", "group": "b", "reason": "x\0"}), 400),
+        ("pause", json!({"queue": "a", "odd": 1}), 400),
+        ("release_node", json!({"node": "a\0", "reason": "x"}), 400),
+        ("retry", json!({"job": 9_223_372_036_854_775_808_u64, "reason": "x"}), 400),
+        ("redrive_parked", json!({"queue": "a", "group": "b", "job": 1e30, "reason": "x"}), 400),
+        ("pause", json!({"queue": "a".repeat(9_000), "group": "b", "reason": "x"}), 400),
+        ("pause", json!({"queue": "a", "group": "b", "reason": "x".repeat(1_001)}), 400),
+        ("dance", json!({"queue": "a", "group": "b", "reason": "x"}), 400),
+        ("retry", json!({"job": 1_000_000, "reason": "x"}), 404),
+        ("retry", json!({"job": "one", "reason": "x"}), 400),
+        ("retry", json!({"job": 1, "queue": "a", "reason": "x"}), 400),
+        ("redrive_parked", json!({"queue": "a", "group": "b", "reason": "x"}), 409),
     ] {
-        let answer = post(page, path, ANN, &body).await;
-        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        let answer = act(page, ANN, action, &body).await;
+        assert_eq!(answer.status, status, "{action} {body}: {}", answer.body);
         assert!(answer.json()["error"].is_string());
     }
+    let nothing = post(page, ACTIONS, ANN, &json!({"reason": "x"})).await;
+    assert_eq!(nothing.status, 400, "an action is needed");
     shop.close().await;
 }
 
@@ -136,21 +128,20 @@ async fn a_purge_of_everything_is_an_admins_and_says_what_it_ends() {
         shop.client.enqueue(shop.pool(), job(n)).await.unwrap();
     }
     let received = shop.client.receive(shop.pool(), Receive::new("letters")).await.unwrap();
-    let path = "/api/v1/queues/purge-everything";
     let mut everything = json!({"queue": "letters", "reason": "a test", "dry_run": true});
-    assert_eq!(post(page, path, ANN, &everything).await.status, 403);
+    assert_eq!(act(page, ANN, "purge_everything", &everything).await.status, 403);
     for (user, may) in [(ANN, false), (ROOT, true)] {
         let seen = get(page, "/queue?name=letters", user).await.body;
-        assert_eq!(seen.contains("queues/purge-everything"), may);
+        assert_eq!(seen.contains("purge_everything"), may);
     }
-    let preview = post(page, path, ROOT, &everything).await.json();
+    let preview = act(page, ROOT, "purge_everything", &everything).await.json();
     for words in ["2 queued, 0 delayed, 1 in flight", "deduplication ids are forgotten", "undone"] {
         assert!(preview["message"].as_str().unwrap().contains(words), "{preview}");
     }
     assert_eq!(shop.client.counts(shop.pool(), "letters").await.unwrap().unfinished(), 3);
 
     everything["dry_run"] = json!(false);
-    let purged = post(page, path, ROOT, &everything).await.json();
+    let purged = act(page, ROOT, "purge_everything", &everything).await.json();
     assert_eq!(purged["jobs"], 3, "{purged}");
     assert!(purged["message"].as_str().unwrap().contains("3 deduplication ids"), "{purged}");
     let stale = shop.client.ack(shop.pool(), &received[0].receipt).await;
@@ -168,12 +159,12 @@ async fn every_change_is_in_the_log() {
     let group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
     let mut preview = group.clone();
     preview["dry_run"] = json!(true);
-    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &preview).await.status, 200);
+    assert_eq!(act(page, ANN, "pause", &preview).await.status, 200);
     assert_eq!(get(page, "/api/v1/operations", ANN).await.json(), json!([]));
 
-    assert_eq!(post(page, "/api/v1/groups/pause", ANN, &group).await.status, 200);
-    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
-    assert_eq!(post(page, &skip, ROOT, &json!({"reason": "a <b>typo</b>"})).await.status, 200);
+    assert_eq!(act(page, ANN, "pause", &group).await.status, 200);
+    let skip = json!({"job": shop.poison, "reason": "a <b>typo</b>"});
+    assert_eq!(act(page, ROOT, "skip", &skip).await.status, 200);
     let log = get(page, "/api/v1/operations", ANN).await.json();
     assert_eq!(log[0]["actor"], "root");
     assert_eq!(log[0]["action"], "skip");
@@ -191,14 +182,14 @@ async fn a_group_is_parked_and_redriven() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), users()).await;
     let group = json!({"queue": "orders", "group": "customer-17", "reason": "later"});
-    let parks = post(page, "/api/v1/groups/park", ANN, &group).await;
+    let parks = act(page, ANN, "park", &group).await;
     assert_eq!(parks.status, 200, "{}", parks.body);
     eventually("the jobs are parked", async || {
-        get(page, "/parked", ANN).await.body.contains("api/v1/parked/redrive")
+        get(page, "/parked", ANN).await.body.contains("redrive_parked")
     })
     .await;
     shop.mended.store(true, Ordering::Relaxed);
-    let redriven = post(page, "/api/v1/parked/redrive", ANN, &group).await;
+    let redriven = act(page, ANN, "redrive_parked", &group).await;
     assert_eq!(redriven.json()["jobs"], 4, "{}", redriven.body);
     shop.drained("orders", "customer-17").await;
     shop.close().await;
@@ -210,12 +201,11 @@ async fn a_run_is_aborted_and_a_delay_ended() {
     let page = serve(shop.pool(), users()).await;
     let job = NewJob::new("orders", &"slow").group("g").delay(Duration::from_hours(1));
     let job = shop.client.enqueue(shop.pool(), job).await.unwrap().id();
-    let (run, abort) = (format!("/api/v1/jobs/{job}/run-now"), format!("/api/v1/jobs/{job}/abort"));
     let body = get(page, &format!("/job?id={job}"), ANN).await.body;
-    assert!(body.contains(&run[1..]) && !body.contains(&abort[1..]), "{body}");
-    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    assert!(body.contains("run_now") && !body.contains("abort"), "{body}");
+    let preview = act(page, ANN, "abort", &json!({"job": job, "dry_run": true})).await;
     assert_eq!(preview.status, 409, "it does not run: {}", preview.body);
-    assert_eq!(post(page, &run, ANN, &json!({"reason": "now"})).await.status, 200);
+    assert_eq!(act(page, ANN, "run_now", &json!({"job": job, "reason": "now"})).await.status, 200);
     let attempts = async |attempts| {
         eventually("the attempt runs", async || {
             let job = shop.client.job(shop.pool(), job).await.unwrap().unwrap();
@@ -224,10 +214,10 @@ async fn a_run_is_aborted_and_a_delay_ended() {
         .await;
     };
     attempts(1).await;
-    let preview = post(page, &abort, ANN, &json!({"dry_run": true})).await;
+    let preview = act(page, ANN, "abort", &json!({"job": job, "dry_run": true})).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     attempts(1).await;
-    let aborted = post(page, &abort, ANN, &json!({"reason": "it hangs"})).await;
+    let aborted = act(page, ANN, "abort", &json!({"job": job, "reason": "it hangs"})).await;
     assert_eq!(aborted.status, 200, "{}", aborted.body);
     attempts(2).await;
     shop.close().await;
@@ -244,10 +234,10 @@ async fn nodes_say_what_they_serve() {
     sqlx::query(settings).execute(shop.pool()).await.unwrap();
     let body = get(page, "/nodes", ANN).await.body;
     assert!(body.contains(">alive<"), "{body}");
-    assert!(!body.contains("nodes/release"), "it lives");
+    assert!(!body.contains("release_node"), "it lives");
     assert!(body.contains("settings say 77 and count"), "{body}");
     let release = json!({"node": "gone", "reason": "its rack burned"});
-    assert_eq!(post(page, "/api/v1/nodes/release", ANN, &release).await.status, 200);
+    assert_eq!(act(page, ANN, "release_node", &release).await.status, 200);
     shop.close().await;
 }
 
@@ -258,16 +248,15 @@ async fn a_pause_and_its_end_can_be_taken_back() {
     let page = serve(shop.pool(), users()).await;
     let of_group = json!({"queue": "orders", "group": "customer-5", "reason": "their audit"});
     let of_queue = json!({"queue": "orders", "reason": "their audit"});
-    for (of, body) in [("groups", of_group), ("queues", of_queue)] {
+    for body in [of_group, of_queue] {
         let mut preview = body.clone();
         preview["dry_run"] = json!(true);
-        let preview = post(page, &format!("/api/v1/{of}/pause"), ANN, &preview).await.json();
+        let preview = act(page, ANN, "pause", &preview).await.json();
         assert_eq!(preview.get("undo"), None, "nothing was done: {preview}");
-        let paused = post(page, &format!("/api/v1/{of}/pause"), ANN, &body).await.json();
+        let paused = act(page, ANN, "pause", &body).await.json();
         assert_eq!(paused["undo"]["label"], "Resume", "{paused}");
         let take_back = async |undo: &serde_json::Value| {
-            let path = format!("/{}", undo["address"].as_str().unwrap());
-            let answer = post(page, &path, ANN, &undo["body"]).await;
+            let answer = post(page, ACTIONS, ANN, &undo["body"]).await;
             assert_eq!(answer.status, 200, "{}", answer.body);
             answer.json()["undo"].clone()
         };
@@ -294,8 +283,10 @@ async fn a_pause_may_have_an_end() {
     let of_group =
         json!({"queue": "orders", "group": "customer-17", "reason": "x", "until": until});
     let of_queue = json!({"queue": "orders", "reason": "x", "until": until});
-    for (of, body) in [("groups", of_group), ("queues", of_queue)] {
-        let paused = post(page, &format!("/api/v1/{of}/pause"), ANN, &body).await;
+    for body in [of_group, of_queue] {
+        let mut subject = body.clone();
+        subject.as_object_mut().unwrap().remove("until");
+        let paused = act(page, ANN, "pause", &body).await;
         assert_eq!(paused.status, 200, "{}", paused.body);
         let message = paused.json()["message"].clone();
         assert!(message.as_str().unwrap().contains("until 2099-01-02 03:04:05 UTC"), "{message}");
@@ -303,15 +294,15 @@ async fn a_pause_may_have_an_end() {
             let body = get(page, path, ANN).await.body;
             assert!(body.contains("nds by itself"), "{path}: {body}");
         }
-        let resumed = post(page, &format!("/api/v1/{of}/resume"), ANN, &body).await.json();
+        let resumed = act(page, ANN, "resume", &subject).await.json();
         assert_eq!(resumed["undo"]["body"]["until"], until, "{resumed}");
-        let again = post(page, &format!("/api/v1/{of}/pause"), ANN, &resumed["undo"]["body"]).await;
+        let again = act(page, ANN, "pause", &resumed["undo"]["body"]).await;
         assert_eq!(again.status, 200, "{}", again.body);
-        assert_eq!(post(page, &format!("/api/v1/{of}/resume"), ANN, &body).await.status, 200);
+        assert_eq!(act(page, ANN, "resume", &subject).await.status, 200);
     }
     for until in ["2001-01-01T00:00:00Z", "tomorrow"] {
         let over = json!({"queue": "orders", "reason": "x", "until": until});
-        assert_eq!(post(page, "/api/v1/queues/pause", ANN, &over).await.status, 400, "{until}");
+        assert_eq!(act(page, ANN, "pause", &over).await.status, 400, "{until}");
     }
     shop.close().await;
 }

@@ -28,11 +28,11 @@ async fn a_halted_group_is_found_explained_and_retried_by_keys() {
     browser.press("e").await;
     browser.reads(".lane.selected .why.whole", "the bank answered 402").await;
     browser.press("r").await;
-    browser.reads("#ask-preview", "runs again, next in its group").await;
+    browser.reads("#ask-preview", "is queued again in its old place").await;
     shop.mended.store(true, Ordering::Relaxed);
     browser.press("the bank is back").await;
     browser.press(ENTER).await;
-    browser.reads("#told", "runs again").await;
+    browser.reads("#told", "is queued again").await;
     shop.drained("orders", "customer-17").await;
     // It refreshes by itself.
     browser.reads("main", "Nothing stands.").await;
@@ -103,7 +103,7 @@ async fn hostile_names_run_no_script() {
         assert!(browser.script(wider).await.as_i64().unwrap() <= 0, "{path} scrolls sideways");
     }
     browser.press("r").await;
-    browser.reads("#ask-preview", "runs again").await;
+    browser.reads("#ask-preview", "is queued again").await;
     assert_eq!(browser.script("return window.harmed ?? 0").await, 0);
     browser.close().await;
     shop.close().await;
@@ -162,7 +162,7 @@ async fn a_group_is_parked_and_redriven_by_keys_after_a_preview() {
     browser.reads(".lane", "customer-17").await;
     browser.press("j").await;
     browser.press("d").await;
-    browser.reads("#ask-preview", "4 jobs that parked in group").await;
+    browser.reads("#ask-preview", "4 jobs of 1 group are queued again").await;
     browser.reads("#ask-preview", "1 later job has already begun").await;
     browser.press("the bank is back").await;
     browser.press(ENTER).await;
@@ -188,11 +188,11 @@ async fn dead_letters_are_picked_and_redriven_by_keys() {
     for key in ["j", "v", "j", "j", "v", "d"] {
         browser.press(key).await;
     }
-    browser.reads("#ask-preview", "2 jobs that failed run again").await;
+    browser.reads("#ask-preview", "2 jobs of 2 groups are queued again").await;
     browser.press("mended").await;
     shop.mended.store(true, Ordering::Relaxed);
     browser.press(ENTER).await;
-    browser.reads("#told", "2 jobs that failed run again").await;
+    browser.reads("#told", "are queued again").await;
     shop.drained("orders", "b").await;
     // Picked jobs stay picked across a refresh.
     let boxes = "return document.querySelectorAll('input[name=pick]').length";
@@ -260,9 +260,9 @@ async fn a_viewer_sees_no_button() {
             browser.press(key).await;
         }
         assert_eq!(browser.script("return document.getElementById('ask').open").await, false);
-        let forced = "return fetch('api/v1/failed/redrive', { method: 'POST', \
+        let forced = "return fetch('api/v1/actions', { method: 'POST', \
             headers: { 'content-type': 'application/json', 'x-seriatim': '1' }, \
-            body: JSON.stringify({ matching: {}, reason: 'forced' }) }).then(answer => answer.status)";
+            body: JSON.stringify({ action: 'redrive_matching', matching: {}, reason: 'forced' }) }).then(answer => answer.status)";
         assert_eq!(browser.script(forced).await, 403, "{name}");
     }
     assert_eq!(shop.client.operations(shop.pool(), None, 100).await.unwrap(), before);
@@ -378,7 +378,7 @@ async fn pictures_of_every_page() {
         }
         browser.open(page, "/queue?name=orders&state=halted").await;
         browser.press("r").await;
-        browser.reads("#ask-preview", "runs again").await;
+        browser.reads("#ask-preview", "is queued again").await;
         let picture = browser.client.screenshot().await.unwrap();
         std::fs::write(folder.join(format!("page-retry-{theme}.png")), picture).unwrap();
         browser.close().await;

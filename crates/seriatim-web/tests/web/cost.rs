@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::browser::local;
 use crate::chromium::browser;
-use crate::support::{ANN, Shop, encode, get, post, serve};
+use crate::support::{ANN, Shop, act, encode, get, serve};
 
 const GROUPS: usize = 100_000;
 const JOBS: usize = 1_000_000;
@@ -128,7 +128,7 @@ async fn what_each_page_costs_the_database() {
     for verb in ["redrive", "discard"] {
         let (before, begin) = (used(pool).await, Instant::now());
         let all = json!({"matching": {"queue": "wide"}, "dry_run": true});
-        let preview = post(page, &format!("/api/v1/failed/{verb}"), ANN, &all).await;
+        let preview = act(page, ANN, &format!("{verb}_matching"), &all).await;
         assert_eq!(preview.status, 200, "{}", preview.body);
         let cost = used_since(pool, &before).await.as_secs_f64() * 1e3;
         let (ms, jobs) = (begin.elapsed().as_millis(), &preview.json()["jobs"]);

@@ -8,7 +8,7 @@ use seriatim::{
     JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, QueueSettings, RetryPolicy,
 };
 
-use crate::support::{ANN, Shop, VIC, Work, eventually, get, post, serve, users};
+use crate::support::{ANN, Shop, VIC, Work, act, eventually, get, serve, users};
 
 /// A shop whose queue `letters` has `jobs`, each with group, data and name, that have failed.
 async fn shop_with(jobs: &[(&str, &str, &str)]) -> (Shop, Vec<i64>) {
@@ -117,7 +117,7 @@ async fn picked_ones_are_redriven_in_order() {
     work_off(&shop, 3).await;
     let page = serve(shop.pool(), users()).await;
     let two = json!({"jobs": [all[1], all[0]], "dry_run": true});
-    let preview = post(page, "/api/v1/failed/redrive", ANN, &two).await;
+    let preview = act(page, ANN, "redrive_jobs", &two).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     let preview = preview.json();
     assert_eq!((&preview["jobs"], &preview["overtaken"]), (&json!(2), &json!(1)), "{preview}");
@@ -126,7 +126,7 @@ async fn picked_ones_are_redriven_in_order() {
 
     shop.mended.store(true, Ordering::Relaxed);
     let two = json!({"jobs": [all[1], all[0]], "reason": "mended"});
-    let redriven = post(page, "/api/v1/failed/redrive", ANN, &two).await.json();
+    let redriven = act(page, ANN, "redrive_jobs", &two).await.json();
     assert_eq!((&redriven["jobs"], &redriven["overtaken"]), (&json!(2), &json!(1)));
     assert_eq!(ids(page, "queue=letters").await, all[2..]);
     work_off(&shop, 1).await;
@@ -158,12 +158,12 @@ async fn a_filter_redrives_and_discards_more_than_a_chunk() {
     assert_eq!(ids(page, "queue=letters&limit=500").await.len(), 500);
 
     // As a program does it: again from `next` on, until there is none.
-    let all_of = async |verb: &str, matching: Value, dry_run: bool| {
+    let all_of = async |action: &str, matching: Value, dry_run: bool| {
         let (mut after, mut jobs) = (None, 0);
         loop {
             let mut body = json!({"matching": matching, "reason": "mended", "dry_run": dry_run});
             body["matching"]["after"] = json!(after);
-            let done = post(page, &format!("/api/v1/failed/{verb}"), ANN, &body).await;
+            let done = act(page, ANN, action, &body).await;
             assert_eq!(done.status, 200, "{}", done.body);
             jobs += done.json()["jobs"].as_u64().unwrap();
             after = done.json()["next"].as_i64();
@@ -172,15 +172,15 @@ async fn a_filter_redrives_and_discards_more_than_a_chunk() {
             }
         }
     };
-    assert_eq!(all_of("redrive", a.clone(), true).await, 1_150);
-    assert_eq!(all_of("redrive", a.clone(), false).await, 1_150);
+    assert_eq!(all_of("redrive_matching", a.clone(), true).await, 1_150);
+    assert_eq!(all_of("redrive_matching", a.clone(), false).await, 1_150);
     assert!(ids(page, "queue=letters&name=a").await.is_empty());
-    assert_eq!(all_of("discard", json!({"queue": "letters"}), false).await, 1_150);
+    assert_eq!(all_of("discard_matching", json!({"queue": "letters"}), false).await, 1_150);
     assert!(ids(page, "queue=letters").await.is_empty());
     let counts = shop.client.counts(shop.pool(), "letters").await.unwrap();
     assert_eq!((counts.queued, counts.cancelled), (1_150, 1_150));
     let again = json!({"matching": a, "reason": "twice"});
-    assert_eq!(post(page, "/api/v1/failed/redrive", ANN, &again).await.status, 409);
+    assert_eq!(act(page, ANN, "redrive_matching", &again).await.status, 409);
     shop.close().await;
 }
 
@@ -213,21 +213,19 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
     let job = format!("/job?id={}", all[0]);
     for path in [&*job, "/queue?name=aside", "/lane?queue=aside&group=a"] {
         let body = get(page, path, ANN).await.body;
-        for (verb, offered) in [("failed/redrive", true), ("failed/discard", true), ("skip", false)]
-        {
-            let address = if offered { format!("api/v1/{verb}") } else { format!("/{verb}\"") };
-            assert_eq!(body.contains(&address), offered, "{verb} on {path}: {body}");
+        for (action, offered) in [("redrive_jobs", true), ("discard_jobs", true), ("skip", false)] {
+            let button = format!("&#34;action&#34;:&#34;{action}&#34;");
+            assert_eq!(body.contains(&button), offered, "{action} on {path}: {body}");
         }
     }
-    let refused = format!("/api/v1/jobs/{}/skip", all[0]);
-    assert_eq!(post(page, &refused, ANN, &json!({"reason": "x"})).await.status, 409);
+    let skip = json!({"job": all[0], "reason": "x"});
+    assert_eq!(act(page, ANN, "skip", &skip).await.status, 409);
     let mut redrive = json!({"matching": {"queue": "letters", "group": "a"}, "dry_run": true});
-    let back =
-        "2 of them go from a dead-letter queue back to the queue in which they failed, in order";
+    let back = "2 of them go from a dead-letter queue back to the queue in which they failed";
     for (dry_run, left) in [(true, 3), (false, 1)] {
         redrive["dry_run"] = json!(dry_run);
         redrive["reason"] = json!("mended");
-        let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
+        let redriven = act(page, ANN, "redrive_matching", &redrive).await;
         let said = redriven.json();
         assert_eq!((&said["jobs"], &said["moved_back"]), (&json!(2), &json!(2)), "{said}");
         assert!(said["message"].as_str().unwrap().contains(back), "{said}");
@@ -238,13 +236,13 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
     assert_eq!(counts.queued, 2);
     // The API of a whole queue says so too.
     let redrive = json!({"queue": "letters", "reason": "mended"});
-    let said = post(page, "/api/v1/queues/redrive", ANN, &redrive).await.json();
+    let said = act(page, ANN, "redrive", &redrive).await.json();
     assert!(
-        said["message"].as_str().unwrap().contains("It goes from a dead-letter queue back"),
+        said["message"].as_str().unwrap().contains("it goes from a dead-letter queue back"),
         "{said}"
     );
     let parked = json!({"jobs": [shop.poison], "dry_run": true});
-    let said = post(page, "/api/v1/failed/redrive", ANN, &parked).await.json();
+    let said = act(page, ANN, "redrive_jobs", &parked).await.json();
     assert_eq!(said.get("moved_back"), None, "it failed where it is: {said}");
     shop.close().await;
 }
@@ -255,7 +253,7 @@ async fn a_discard_ends_a_halt() {
     let shop = Shop::open(2).await;
     let page = serve(shop.pool(), users()).await;
     let one = json!({"jobs": [shop.poison], "reason": "a typo"});
-    let discarded = post(page, "/api/v1/failed/discard", ANN, &one).await;
+    let discarded = act(page, ANN, "discard_jobs", &one).await;
     assert_eq!(discarded.json()["jobs"], 1, "{}", discarded.body);
     shop.drained("orders", "customer-17").await;
     let job = shop.client.job(shop.pool(), shop.poison).await.unwrap().unwrap();
@@ -267,26 +265,26 @@ async fn a_discard_ends_a_halt() {
 async fn dead_letters_are_named_in_one_way() {
     let shop = Shop::open(0).await;
     let page = serve(shop.pool(), users()).await;
-    let redrive = "/api/v1/failed/redrive";
-    for (path, body, status) in [
-        (redrive, json!({"reason": "x"}), 400),
-        (redrive, json!({"jobs": [], "reason": "x"}), 400),
-        (redrive, json!({"jobs": vec![1; 501], "reason": "x"}), 400),
-        (redrive, json!({"jobs": [1], "matching": {}, "reason": "x"}), 400),
-        (redrive, json!({"jobs": [1.5], "reason": "x"}), 400),
-        (redrive, json!({"jobs": ["1e400"], "reason": "x"}), 400),
-        (redrive, json!({"matching": {"within": "year"}, "reason": "x"}), 400),
-        (redrive, json!({"matching": {"error": "\0"}, "reason": "x"}), 400),
-        (redrive, json!({"matching": {}, "reason": " "}), 400),
-        (redrive, json!({"jobs": [i64::MAX], "reason": "x"}), 409),
-        ("/api/v1/failed/dance", json!({"jobs": [1], "reason": "x"}), 404),
+    let (named, matching) = ("redrive_jobs", "redrive_matching");
+    for (action, body, status) in [
+        (named, json!({"reason": "x"}), 400),
+        (named, json!({"jobs": [], "reason": "x"}), 400),
+        (named, json!({"jobs": vec![1; 501], "reason": "x"}), 400),
+        (named, json!({"jobs": [1], "matching": {}, "reason": "x"}), 400),
+        (named, json!({"jobs": [1.5], "reason": "x"}), 400),
+        (named, json!({"jobs": ["1e400"], "reason": "x"}), 400),
+        (matching, json!({"reason": "x"}), 400),
+        (matching, json!({"matching": {"within": "year"}, "reason": "x"}), 400),
+        (matching, json!({"matching": {"error": "\0"}, "reason": "x"}), 400),
+        (matching, json!({"matching": {}, "reason": " "}), 400),
+        (named, json!({"jobs": [i64::MAX], "reason": "x"}), 409),
     ] {
-        let answer = post(page, path, ANN, &body).await;
-        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        let answer = act(page, ANN, action, &body).await;
+        assert_eq!(answer.status, status, "{action} {body}: {}", answer.body);
         assert!(answer.json()["error"].is_string());
     }
     let one = json!({"jobs": [shop.poison], "reason": "x"});
-    assert_eq!(post(page, redrive, VIC, &one).await.status, 403);
+    assert_eq!(act(page, VIC, named, &one).await.status, 403);
     let body = get(page, "/failed", VIC).await.body;
     assert!(body.contains(&format!("job?id={}", shop.poison)), "{body}");
     assert!(

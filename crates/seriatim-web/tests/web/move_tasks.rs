@@ -7,10 +7,10 @@ use seriatim_web::Access;
 use crate::browser::local;
 use crate::chromium::{ENTER, browser};
 use crate::dead_letters::work_off;
-use crate::support::{ANN, Shop, VIC, eventually, get, post, request, serve, users};
+use crate::support::{ACTIONS, ANN, Shop, VIC, act, eventually, get, post, request, serve, users};
 
-const START: &str = "/api/v1/move-tasks/start";
-const CANCEL: &str = "/api/v1/move-tasks/cancel";
+const START: &str = "start_move_task";
+const CANCEL: &str = "cancel_move_task";
 
 /// A shop with jobs in the queue `letters`, which nobody serves.
 async fn shop_with(jobs: usize) -> Shop {
@@ -30,7 +30,7 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
     let shop = shop_with(60).await;
     let page = serve(shop.pool(), users()).await;
     let preview = json!({"queue": "letters", "to": "elsewhere", "per_second": 1, "dry_run": true});
-    let said = post(page, START, ANN, &preview).await;
+    let said = act(page, ANN, START, &preview).await;
     assert_eq!(said.status, 200, "{}", said.body);
     let said = said.json();
     for words in [
@@ -44,12 +44,12 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
     assert_eq!(tasks(page, "letters").await, json!([]), "a preview changes nothing");
 
     let mut start = json!({"queue": "letters", "to": "elsewhere", "per_second": 1});
-    assert_eq!(post(page, START, ANN, &start).await.status, 400, "a reason is needed");
+    assert_eq!(act(page, ANN, START, &start).await.status, 400, "a reason is needed");
     start["reason"] = json!("another worker");
-    let started = post(page, START, ANN, &start).await.json();
+    let started = act(page, ANN, START, &start).await.json();
     let task = tasks(page, "letters").await[0].clone();
     assert_eq!((&task["status"], &task["per_second"]), (&json!("running"), &json!(1)));
-    let twice = post(page, START, ANN, &start).await;
+    let twice = act(page, ANN, START, &start).await;
     assert_eq!(twice.status, 409, "{}", twice.body);
     let seen = get(page, "/queue?name=letters", ANN).await.body;
     for words in
@@ -61,8 +61,7 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
 
     // The answer has the request that takes it back, and so has that to it.
     let take_back = async |undo: &Value| {
-        let path = format!("/{}", undo["address"].as_str().unwrap());
-        let answer = post(page, &path, ANN, &undo["body"]).await;
+        let answer = post(page, ACTIONS, ANN, &undo["body"]).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer.json()
     };
@@ -70,7 +69,7 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
     assert!(cancelled["message"].as_str().unwrap().contains("stay where they are"), "{cancelled}");
     assert_eq!(tasks(page, "letters").await[0]["status"], "cancelled");
     let again = json!({"queue": "letters", "task": task["id"], "reason": "twice"});
-    assert_eq!(post(page, CANCEL, ANN, &again).await.status, 409);
+    assert_eq!(act(page, ANN, CANCEL, &again).await.status, 409);
     take_back(&cancelled["undo"]).await;
     let all = tasks(page, "letters").await;
     assert_eq!((&all[0]["status"], &all[0]["per_second"]), (&json!("running"), &json!(1)));
@@ -93,7 +92,7 @@ async fn dead_letters_move_back_to_where_they_failed() {
     work_off(&shop, 0).await;
     let page = serve(shop.pool(), users()).await;
     let back = json!({"queue": "aside", "reason": "mended"});
-    let started = post(page, START, ANN, &back).await;
+    let started = act(page, ANN, START, &back).await;
     assert_eq!(started.status, 200, "{}", started.body);
     let message = started.json()["message"].clone();
     let words = "3 jobs of queue \"aside\" move back to the queue in which each failed";
@@ -109,7 +108,7 @@ async fn dead_letters_move_back_to_where_they_failed() {
         seen.contains("back where each failed") && seen.contains("3 of 3")
     })
     .await;
-    let none = post(page, START, ANN, &json!({"queue": "letters", "dry_run": true})).await;
+    let none = act(page, ANN, START, &json!({"queue": "letters", "dry_run": true})).await;
     assert_eq!(none.status, 409);
     assert!(none.body.contains("No dead letter of another queue"), "{}", none.body);
     shop.close().await;
@@ -120,7 +119,7 @@ async fn a_task_needs_the_page_the_role_and_sense() {
     let shop = shop_with(3).await;
     let page = serve(shop.pool(), users()).await;
     let start = json!({"queue": "letters", "to": "elsewhere", "reason": "x"});
-    for (path, body, status) in [
+    for (action, body, status) in [
         (START, json!({"queue": "letters", "to": "letters", "reason": "x"}), 400),
         (START, json!({"queue": "letters", "to": "a\0", "reason": "x"}), 400),
         (START, json!({"queue": "letters", "to": "e", "per_second": 0, "reason": "x"}), 400),
@@ -134,21 +133,22 @@ async fn a_task_needs_the_page_the_role_and_sense() {
         (START, json!({"queue": "none", "to": "elsewhere", "reason": "x"}), 409),
         (CANCEL, json!({"queue": "letters", "reason": "x"}), 400),
         (CANCEL, json!({"queue": "letters", "task": 9, "reason": "x"}), 404),
-        ("/api/v1/move-tasks/dance", start.clone(), 404),
     ] {
-        let answer = post(page, path, ANN, &body).await;
-        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        let answer = act(page, ANN, action, &body).await;
+        assert_eq!(answer.status, status, "{action} {body}: {}", answer.body);
     }
-    assert_eq!(post(page, START, VIC, &start).await.status, 403);
+    assert_eq!(act(page, VIC, START, &start).await.status, 403);
     let foreign = [
         ("authorization", ANN),
         ("content-type", "application/json"),
         ("sec-fetch-site", "cross-site"),
         ("x-seriatim", "1"),
     ];
-    assert_eq!(request(page, "POST", START, &foreign, &start.to_string()).await.status, 403);
+    let mut body = start.clone();
+    body["action"] = json!(START);
+    assert_eq!(request(page, "POST", ACTIONS, &foreign, &body.to_string()).await.status, 403);
     let still = serve(shop.pool(), users().read_only(true)).await;
-    assert_eq!(post(still, START, ANN, &start).await.status, 403);
+    assert_eq!(act(still, ANN, START, &start).await.status, 403);
     for (page, user, may) in [(page, ANN, true), (page, VIC, false), (still, ANN, false)] {
         let seen = get(page, "/queue?name=letters", user).await.body;
         assert_eq!(seen.contains("Start move task"), may);

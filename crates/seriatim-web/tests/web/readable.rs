@@ -110,7 +110,7 @@ async fn every_text_has_contrast_in_both_themes() {
         }
         browser.open(page, "/queue?name=orders&state=halted").await;
         browser.press("r").await;
-        browser.reads("#ask-preview", "runs again").await;
+        browser.reads("#ask-preview", "is queued again").await;
         browser.has_contrast(&format!("the question, {theme}")).await;
         browser.script("document.getElementById('ask').close()").await;
         browser.script("tell({ message: 'Done.', undo: {} })").await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use seriatim_web::{Access, Auth, Config, Identity, User};
 
-use crate::support::{ANN, ROOT, Shop, VIC, get, post, request, serve, users};
+use crate::support::{ACTIONS, ANN, ROOT, Shop, VIC, act, get, request, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_unless_it_is_configured() {
@@ -147,8 +147,7 @@ async fn nothing_is_inline_and_all_addresses_are_relative() {
 async fn a_change_needs_the_page_and_the_role() {
     let shop = Shop::open(3).await;
     let page = serve(shop.pool(), users()).await;
-    let path = format!("/api/v1/jobs/{}/skip", shop.poison);
-    let body = json!({"reason": "it is wrong"}).to_string();
+    let body = json!({"action": "skip", "job": shop.poison, "reason": "it is wrong"}).to_string();
     let whole = BTreeMap::from([
         ("authorization", ANN),
         ("content-type", "application/json"),
@@ -171,16 +170,16 @@ async fn a_change_needs_the_page_and_the_role() {
             None => headers.remove(name),
         };
         let headers: Vec<_> = headers.into_iter().collect();
-        let answer = request(page, "POST", &path, &headers, &body).await;
+        let answer = request(page, "POST", ACTIONS, &headers, &body).await;
         assert_eq!(answer.status, 403, "{name}: {value:?}: {}", answer.body);
     }
-    let get = request(page, "GET", &path, &[("authorization", ANN)], "").await;
+    let get = request(page, "GET", ACTIONS, &[("authorization", ANN)], "").await;
     assert_eq!(get.status, 405);
     assert_eq!(shop.client.halted_groups(shop.pool(), "orders").await.unwrap().len(), 1);
 
     let purge = json!({"queue": "orders", "group": "customer-17", "reason": "a test"});
-    assert_eq!(post(page, "/api/v1/groups/purge", ANN, &purge).await.status, 403);
-    assert_eq!(post(page, "/api/v1/groups/purge", ROOT, &purge).await.status, 200);
+    assert_eq!(act(page, ANN, "purge", &purge).await.status, 403);
+    assert_eq!(act(page, ROOT, "purge", &purge).await.status, 200);
     shop.close().await;
 }
 
@@ -198,15 +197,15 @@ async fn a_viewer_sees_no_button() {
         "/lane?queue=orders&group=customer-17",
         &job,
     ] {
-        assert!(get(page, path, ANN).await.body.contains("data-address"), "{path}");
-        assert!(!get(page, path, VIC).await.body.contains("data-address"), "{path}");
-        assert!(!get(read_only, path, ROOT).await.body.contains("data-address"), "{path}");
+        assert!(get(page, path, ANN).await.body.contains("data-action"), "{path}");
+        assert!(!get(page, path, VIC).await.body.contains("data-action"), "{path}");
+        assert!(!get(read_only, path, ROOT).await.body.contains("data-action"), "{path}");
     }
     let pause = json!({"queue": "orders", "reason": "a test"});
-    assert_eq!(post(read_only, "/api/v1/queues/pause", ROOT, &pause).await.status, 403);
-    assert_eq!(post(page, "/api/v1/queues/pause", VIC, &pause).await.status, 403);
+    assert_eq!(act(read_only, ROOT, "pause", &pause).await.status, 403);
+    assert_eq!(act(page, VIC, "pause", &pause).await.status, 403);
     let body = get(page, "/queue?name=orders", ANN).await.body;
-    assert!(!body.contains("api/v1/groups/purge"), "purge is an admin's");
+    assert!(!body.contains("&#34;purge&#34;"), "purge is an admin's");
     shop.close().await;
 }
 
@@ -259,10 +258,10 @@ async fn the_observer_reads_and_the_operator_writes() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     }
     let redrive = json!({"matching": {"queue": "orders"}, "dry_run": true});
-    let redriven = post(page, "/api/v1/failed/redrive", ANN, &redrive).await;
+    let redriven = act(page, ANN, "redrive_matching", &redrive).await;
     assert_eq!(redriven.json()["jobs"], 1, "{}", redriven.body);
-    let skip = format!("/api/v1/jobs/{}/skip", shop.poison);
-    let skipped = post(page, &skip, ANN, &json!({"reason": "a test"})).await;
+    let skip = json!({"job": shop.poison, "reason": "a test"});
+    let skipped = act(page, ANN, "skip", &skip).await;
     assert_eq!(skipped.status, 200, "{}", skipped.body);
     let drop = ["drop role \"", &observer, "\"; drop role \"", &operator, "\""].concat();
     sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(shop.pool()).await.unwrap();

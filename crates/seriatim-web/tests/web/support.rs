@@ -41,6 +41,9 @@ pub(crate) const VIC: &str = "Basic dmljOnNlZQ==";
 pub(crate) const ANN: &str = "Basic YW5uOmRv";
 pub(crate) const ROOT: &str = "Basic cm9vdDphbGw=";
 
+/// The address of all actions.
+pub(crate) const ACTIONS: &str = "/api/v1/actions";
+
 /// An answer over HTTP.
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -99,6 +102,13 @@ pub(crate) async fn post(to: SocketAddr, path: &str, user: &str, body: &Value) -
         ("x-seriatim", "1"),
     ];
     request(to, "POST", path, &headers, &body.to_string()).await
+}
+
+/// Sends an action as the page does.
+pub(crate) async fn act(to: SocketAddr, user: &str, action: &str, about: &Value) -> Answer {
+    let mut body = about.clone();
+    body["action"] = action.into();
+    post(to, ACTIONS, user, &body).await
 }
 
 /// Waits until a condition holds.

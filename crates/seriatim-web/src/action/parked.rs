@@ -1,0 +1,32 @@
+//! Parked jobs, redriven or discarded.
+
+use crate::action::change::Change;
+use crate::action::effect::{Effect, count};
+use crate::error::WebError;
+
+pub(crate) async fn redrive(
+    change: &Change<'_>,
+    queue: &str,
+    group: &str,
+    job: Option<i64>,
+) -> Result<Effect, WebError> {
+    let mut tx = change.begin().await?;
+    let redriven = change.client.redrive_parked(&mut *tx, queue, group, job).await?;
+    let message = format!("Group {group:?}: {redriven}.");
+    change.end(tx, Effect::redriven(message, redriven)).await
+}
+
+pub(crate) async fn discard(
+    change: &Change<'_>,
+    queue: &str,
+    group: &str,
+    job: Option<i64>,
+) -> Result<Effect, WebError> {
+    let mut tx = change.begin().await?;
+    let jobs = change.client.discard_parked(&mut *tx, queue, group, job).await?;
+    let message = format!(
+        "{} parked in group {group:?} end as cancelled; the failed one stays failed.",
+        count(jobs)
+    );
+    change.end(tx, Effect { jobs: Some(jobs), ..Effect::new(message) }).await
+}

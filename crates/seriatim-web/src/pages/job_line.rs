@@ -1,0 +1,51 @@
+//! A job in a line, on several pages.
+
+use seriatim::JobStatus;
+
+use crate::data::{JobView, shown};
+use crate::pages::url::lane_url;
+use crate::pages::view::When;
+
+/// A job in a line: in a list, or as a box.
+pub(crate) struct JobLine {
+    pub(crate) id: i64,
+    /// `queued`, `delayed`, `started`, `retrying`, …: also its colour.
+    pub(crate) state: &'static str,
+    pub(crate) name: String,
+    pub(crate) attempt: String,
+    pub(crate) created: When,
+    pub(crate) due: When,
+    pub(crate) queue: String,
+    pub(crate) group: Option<(String, String)>,
+    pub(crate) error: String,
+}
+
+impl JobLine {
+    pub(crate) fn new(job: &JobView) -> Self {
+        let state = match job.status {
+            JobStatus::Queued if job.is_delayed() && job.attempts > 0 => "retrying",
+            JobStatus::Queued if job.is_delayed() => "delayed",
+            status => status.as_str(),
+        };
+        Self {
+            id: job.id,
+            state,
+            name: job.name.as_deref().map(shown).unwrap_or_default(),
+            attempt: attempt(job.attempts, job.attempt_limit),
+            created: When::new(job.created_at),
+            due: When::new(job.run_at),
+            queue: shown(&job.queue),
+            group: job.group.as_ref().map(|group| (lane_url(&job.queue, group), shown(group))),
+            error: job.error.as_ref().map(|error| shown(&error.message)).unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the attempts so far, with the limit if there is one.
+pub(crate) fn attempt(attempts: u32, limit: Option<u32>) -> String {
+    match (attempts, limit) {
+        (0, _) => String::from("no attempt yet"),
+        (attempts, Some(limit)) => format!("attempt {attempts} of {limit}"),
+        (attempts, None) => format!("attempt {attempts}"),
+    }
+}
