@@ -422,7 +422,7 @@ impl Client {
     /// as long each time); its group waits for it.
     /// The attempt counts. Followers that were received with it go back too, without an attempt,
     /// and their receipts become stale. If it is out of attempts, it ends as failed, and its group
-    /// does what [`set_group_policy`](Self::set_group_policy) says, or else
+    /// does what [`set_group_policy`](crate::Operator::set_group_policy) says, or else
     /// [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the
     /// end of a halt at its deadline, need a processor with maintenance.
     ///

@@ -23,8 +23,8 @@ pub enum OutOfAttempts {
     /// The default.
     #[default]
     Continue,
-    /// The job ends as `failed` and the group stops until [`retry`](crate::Client::retry),
-    /// [`skip`](crate::Client::skip) or [`unhalt_group`](crate::Client::unhalt_group).
+    /// The job ends as `failed` and the group stops until [`retry`](crate::Operator::retry),
+    /// [`skip`](crate::Operator::skip) or [`unhalt_group`](crate::Operator::unhalt_group).
     Halt,
     /// As [`Halt`](Self::Halt), but after a deadline the group goes on by itself. 1 ms to 100
     /// years.
@@ -38,8 +38,8 @@ pub enum OutOfAttempts {
     },
     /// The job ends as `failed`, and the jobs that wait behind it in its group step aside with it
     /// ([`JobStatus::Parked`](crate::JobStatus::Parked)), in order. Jobs that are enqueued later
-    /// run. [`redrive_parked`](crate::Client::redrive_parked) queues the parked jobs again,
-    /// [`discard_parked`](crate::Client::discard_parked) gives them up.
+    /// run. [`redrive_parked`](crate::Operator::redrive_parked) queues the parked jobs again,
+    /// [`discard_parked`](crate::Operator::discard_parked) gives them up.
     ///
     /// More than 1,000 jobs step aside in batches, and the group stands still until all have. The
     /// batches need a processor with maintenance.
@@ -245,8 +245,8 @@ impl QueueOptions {
     }
 
     /// Sets what a job that is out of attempts does to its group, where neither
-    /// [`Client::set_group_policy`](crate::Client::set_group_policy) nor the queue's settings say
-    /// it ([`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts),
+    /// [`Operator::set_group_policy`](crate::Operator::set_group_policy) nor the queue's settings
+    /// say it ([`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts),
     /// [`dead_letter_queue`](crate::QueueSettings::dead_letter_queue)). Default
     /// [`OutOfAttempts::Continue`].
     pub fn out_of_attempts(mut self, then: OutOfAttempts) -> Self {
@@ -312,8 +312,8 @@ impl QueueOptions {
     /// Sets whether a job whose data does not decode into the handler's type is tried again, as any
     /// failed attempt is. Default false: the job ends as `failed` at once
     /// ([`FailureKind::Data`](crate::FailureKind::Data)), since its data will be the same.
-    /// [`retry`](crate::Client::retry) runs it again, once the handler understands it. True is for
-    /// fleets in which some processes have an older type: another process may take the next
+    /// [`retry`](crate::Operator::retry) runs it again, once the handler understands it. True is
+    /// for fleets in which some processes have an older type: another process may take the next
     /// attempt.
     pub fn retry_undecodable(mut self, retry: bool) -> Self {
         self.retry_undecodable = retry;

@@ -91,8 +91,9 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Names this node, for operators and for [`Client::release_node`]. Default: the host's name. 1
-    /// to 200 characters.
+    /// Names this node, for operators and for
+    /// [`Operator::release_node`](crate::Operator::release_node). Default: the host's name. 1 to
+    /// 200 characters.
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.config.node = Some(name.into());
         self

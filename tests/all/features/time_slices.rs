@@ -11,7 +11,8 @@ use seriatim::{
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
-    handler_with, held_up, job, job_of, jobs_where, nothing_remains, processor, queue, size,
+    handler_with, held_up, job, job_of, jobs_where, nothing_remains, operator, processor, queue,
+    size,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -217,12 +218,16 @@ async fn a_pause_ends_the_turn() {
     use JobStatus::{Queued, Succeeded};
     for hold in HOLDS {
         let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
-            Client::default().pause_group(pool, "q", "g", Some("in a turn")).await.unwrap();
+            Client::default()
+                .operator("test", "in a turn")
+                .pause_group(pool, "q", "g")
+                .await
+                .unwrap();
         };
         let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
         assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
         let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
-            Client::default().pause_queue(pool, "q", None).await.unwrap();
+            operator().pause_queue(pool, "q").await.unwrap();
         };
         let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
         assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
@@ -421,7 +426,9 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
     let holds = [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)];
-    for (jobs, (hold, with_tx)) in [1, 3].into_iter().flat_map(|jobs| holds.map(|hold| (jobs, hold))) {
+    for (jobs, (hold, with_tx)) in
+        [1, 3].into_iter().flat_map(|jobs| holds.map(|hold| (jobs, hold)))
+    {
         let server = Server::start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
         let pool = database.pool();

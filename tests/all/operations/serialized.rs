@@ -40,7 +40,7 @@ async fn what_operators_read_is_json_with_times_in_seconds() {
     assert_eq!(json_of(client.counts(pool, "q").await.unwrap())["failed"], json!(1));
     let halted = json_of(client.halted_groups(pool, "q").await.unwrap());
     assert!(halted[0]["age"].is_f64() && halted[0]["group"] == "g", "{halted}");
-    client.pause_queue(pool, "q", Some("lunch")).await.unwrap();
+    client.operator("test", "lunch").pause_queue(pool, "q").await.unwrap();
     let paused = json_of(client.paused_queue(pool, "q").await.unwrap());
     assert!(paused["age"].is_f64() && paused["reason"] == "lunch", "{paused}");
     let settings = QueueSettings::new("slow").delay(Duration::from_millis(1_500));

@@ -19,7 +19,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
-    ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
+    ActiveJob, Client, Job, JobError, JobHandler, NewJob, Operator, Processor, ProcessorBuilder,
     QueueOptions, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgPoolOptions;
@@ -42,6 +42,11 @@ pub fn size<T>(small: T, ci: T) -> T {
 /// A migrated database of the test's own.
 pub async fn database() -> TestDatabase {
     TestDatabase::create().await.unwrap()
+}
+
+/// An operator of the default schema, who gives no reason.
+pub fn operator() -> Operator {
+    Client::default().operator("test", None)
 }
 
 type Boxed = dyn for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>

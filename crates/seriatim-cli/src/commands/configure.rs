@@ -26,7 +26,7 @@ pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), F
         return show(session, &queue).await;
     };
     let act = async |conn: &mut PgConnection| {
-        session.client.configure_queue(&mut *conn, settings.clone()).await?;
+        session.operator.configure_queue(&mut *conn, settings.clone()).await?;
         let stored = session.client.queue_settings(conn, &queue).await?;
         let words: Vec<_> = fields(&stored).map(|(name, value)| format!("{name} {value}")).into();
         let sentence = format!("queue {queue:?} has {}", words.join(", "));

@@ -1,7 +1,7 @@
 //! Carries an action out, or shows what it would do.
 
 use chrono::{DateTime, Utc};
-use seriatim::{Cancelled, Client, JobStatus};
+use seriatim::{Cancelled, JobStatus, Operator};
 use sqlx::PgConnection;
 
 use crate::action::dead_letters::{Verb, failed};
@@ -31,26 +31,22 @@ pub(crate) async fn act(
             "A reason has at most {REASON_LIMIT} characters, and no NUL."
         )));
     }
-    let client = if ask.dry_run {
-        app.client.clone()
-    } else {
-        app.client.acting_as(&identity.name).because(reason)
-    };
+    let operator = app.client.operator(&identity.name, reason);
     let mut effect = match action {
         // A rollback would not undo it.
         Action::Abort { job } if ask.dry_run => preview_abort(app, *job).await?,
         Action::PurgeGroup { queue, group } => {
-            purge(app, &client, queue, Some(group), ask.dry_run).await?
+            purge(app, &operator, queue, Some(group), ask.dry_run).await?
         }
-        Action::PurgeQueue { queue } => purge(app, &client, queue, None, ask.dry_run).await?,
+        Action::PurgeQueue { queue } => purge(app, &operator, queue, None, ask.dry_run).await?,
         Action::PurgeEverything { queue } => {
-            purge_everything(app, &client, queue, ask.dry_run).await?
+            purge_everything(app, &operator, queue, ask.dry_run).await?
         }
         Action::RedriveFailed(which) => {
-            failed(app, &client, which, Verb::Redrive, ask.dry_run).await?
+            failed(app, &operator, which, Verb::Redrive, ask.dry_run).await?
         }
         Action::DiscardFailed(which) => {
-            failed(app, &client, which, Verb::Discard, ask.dry_run).await?
+            failed(app, &operator, which, Verb::Discard, ask.dry_run).await?
         }
         action => {
             // Looked at before: afterwards the group has moved on.
@@ -58,7 +54,7 @@ pub(crate) async fn act(
             let undo = undo(app, action, reason).await?;
             let advice = advice(app, action).await?;
             let mut tx = app.writes.begin().await?;
-            let mut effect = in_transaction(&client, &mut tx, action, &behind, reason).await?;
+            let mut effect = in_transaction(&operator, &mut tx, action, &behind, reason).await?;
             effect.message.push_str(&advice);
             if ask.dry_run {
                 tx.rollback().await?;
@@ -114,7 +110,7 @@ async fn advice(app: &App, action: &Action) -> Result<String, WebError> {
 }
 
 async fn in_transaction(
-    client: &Client,
+    operator: &Operator,
     tx: &mut PgConnection,
     action: &Action,
     behind: &str,
@@ -122,14 +118,14 @@ async fn in_transaction(
 ) -> Result<Effect, WebError> {
     match action {
         Action::Cancel { job } => {
-            let message = match client.cancel(&mut *tx, *job).await? {
+            let message = match operator.cancel(&mut *tx, *job).await? {
                 Cancelled::Now => format!("Job {job} is cancelled: it does not run; {behind}."),
                 _ => format!("Job {job} is running: its handler is asked to stop; then {behind}."),
             };
             Ok(Effect::of(message))
         }
         Action::Retry { job } => {
-            let retried = client.retry(&mut *tx, *job).await?;
+            let retried = operator.retry(&mut *tx, *job).await?;
             let message = format!(
                 "Job {job} runs again, next in its group, with all its attempts{}.",
                 overtaken(retried.overtaken)
@@ -137,28 +133,28 @@ async fn in_transaction(
             Ok(Effect { overtaken: Some(retried.overtaken), ..Effect::of(message) })
         }
         Action::Skip { job } => {
-            client.skip(&mut *tx, *job).await?;
+            operator.skip(&mut *tx, *job).await?;
             Ok(Effect::of(format!("Job {job} is skipped and stays failed; {behind}.")))
         }
         Action::RunNow { job } => {
-            client.run_now(&mut *tx, *job).await?;
+            operator.run_now(&mut *tx, *job).await?;
             Ok(Effect::of(format!("Job {job} is due now; it runs at its turn.")))
         }
         Action::Abort { job } => {
-            client.abort(&mut *tx, *job).await?;
+            operator.abort(&mut *tx, *job).await?;
             Ok(Effect::of(format!(
                 "The run of job {job} is ended. It runs again if it has an attempt left."
             )))
         }
         Action::Park { queue, group } => {
-            let job = client.park_group(&mut *tx, queue, group).await?;
+            let job = operator.park_group(&mut *tx, queue, group).await?;
             Ok(Effect::of(format!(
                 "Job {job} of group {group:?} is failed, and those that wait behind it step aside \
                  with it, until they are redriven or discarded. Later ones run."
             )))
         }
         Action::ReleaseNode { node } => {
-            let released = client.release_node(&mut *tx, node).await?;
+            let released = operator.release_node(&mut *tx, node).await?;
             Ok(Effect::of(format!(
                 "Node {node:?} is taken to be gone: the claims of {} groups and {} ungrouped jobs \
                  are taken over, unless it shows that it lives.",
@@ -166,42 +162,42 @@ async fn in_transaction(
             )))
         }
         Action::PauseGroup { queue, group, until } => {
-            pause(client, tx, queue, Some(group), *until, reason).await
+            pause(operator, tx, queue, Some(group), *until).await
         }
         Action::ResumeGroup { queue, group } => {
-            client.unpause_group(&mut *tx, queue, group).await?;
+            operator.unpause_group(&mut *tx, queue, group).await?;
             Ok(Effect::of(format!("Group {group:?} goes on with its next job.")))
         }
         Action::Unhalt { queue, group } => {
-            client.unhalt_group(&mut *tx, queue, group).await?;
+            operator.unhalt_group(&mut *tx, queue, group).await?;
             Ok(Effect::of(format!(
                 "Group {group:?} goes on with its next job; the one that halted it stays failed."
             )))
         }
-        Action::PauseQueue { queue, until } => pause(client, tx, queue, None, *until, reason).await,
+        Action::PauseQueue { queue, until } => pause(operator, tx, queue, None, *until).await,
         Action::ResumeQueue { queue } => {
-            client.unpause_queue(&mut *tx, queue).await?;
+            operator.unpause_queue(&mut *tx, queue).await?;
             Ok(Effect::of(format!("Queue {queue:?} goes on.")))
         }
         Action::Redrive { queue, limit } => {
-            let redriven = client.redrive(&mut *tx, queue, *limit).await?;
+            let redriven = operator.redrive(&mut *tx, queue, *limit).await?;
             Ok(redriven_effect(redriven, &format!("failed in queue {queue:?}")))
         }
         Action::RedriveParked { queue, group, job } => {
-            let redriven = client.redrive_parked(&mut *tx, queue, group, *job).await?;
+            let redriven = operator.redrive_parked(&mut *tx, queue, group, *job).await?;
             Ok(redriven_effect(redriven, &format!("parked in group {group:?}")))
         }
         Action::DiscardParked { queue, group, job } => {
-            let jobs = client.discard_parked(&mut *tx, queue, group, *job).await?;
+            let jobs = operator.discard_parked(&mut *tx, queue, group, *job).await?;
             let message = format!(
                 "{} parked in group {group:?} end as cancelled; the failed one stays failed.",
                 count(jobs)
             );
             Ok(Effect { jobs: Some(jobs), ..Effect::of(message) })
         }
-        Action::StartMoveTask(task) => move_task::start(client, tx, task, reason).await,
+        Action::StartMoveTask(task) => move_task::start(operator, tx, task, reason).await,
         Action::CancelMoveTask { queue, task } => {
-            move_task::cancel(client, tx, queue, *task, reason).await
+            move_task::cancel(operator, tx, queue, *task, reason).await
         }
         Action::PurgeGroup { .. }
         | Action::PurgeQueue { .. }
@@ -215,21 +211,19 @@ async fn in_transaction(
 
 /// Pauses a queue, or a group of it.
 async fn pause(
-    client: &Client,
+    operator: &Operator,
     tx: &mut PgConnection,
     queue: &str,
     group: Option<&str>,
     until: Option<DateTime<Utc>>,
-    reason: &str,
 ) -> Result<Effect, WebError> {
-    let why = Some(reason);
     match (group, until) {
-        (Some(group), None) => client.pause_group(tx, queue, group, why).await?,
+        (Some(group), None) => operator.pause_group(tx, queue, group).await?,
         (Some(group), Some(until)) => {
-            client.pause_group_until(tx, queue, group, until, why).await?;
+            operator.pause_group_until(tx, queue, group, until).await?;
         }
-        (None, None) => client.pause_queue(tx, queue, why).await?,
-        (None, Some(until)) => client.pause_queue_until(tx, queue, until, why).await?,
+        (None, None) => operator.pause_queue(tx, queue).await?,
+        (None, Some(until)) => operator.pause_queue_until(tx, queue, until).await?,
     }
     let end = until.map_or_else(
         || String::from("until it is resumed"),

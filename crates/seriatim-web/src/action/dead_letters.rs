@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use seriatim::Client;
+use seriatim::Operator;
 use sqlx::PgConnection;
 
 use crate::action::Which;
@@ -34,7 +34,7 @@ struct Tally {
 impl Tally {
     async fn chunk(
         &mut self,
-        client: &Client,
+        operator: &Operator,
         tx: &mut PgConnection,
         verb: Verb,
         jobs: &[i64],
@@ -42,12 +42,12 @@ impl Tally {
         self.chunks += 1;
         match verb {
             Verb::Redrive => {
-                let redriven = client.redrive_jobs(tx, jobs).await?;
+                let redriven = operator.redrive_jobs(tx, jobs).await?;
                 self.jobs += redriven.jobs;
                 self.overtaken += redriven.overtaken;
                 self.moved_back += redriven.moved_back;
             }
-            Verb::Discard => self.jobs += client.discard_jobs(tx, jobs).await?,
+            Verb::Discard => self.jobs += operator.discard_jobs(tx, jobs).await?,
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Tally {
 /// own. A dry run does the same in one that is rolled back.
 pub(in crate::action) async fn failed(
     app: &App,
-    client: &Client,
+    operator: &Operator,
     which: &Which,
     verb: Verb,
     dry_run: bool,
@@ -67,13 +67,13 @@ pub(in crate::action) async fn failed(
     let mut next = None;
     let mut tx = app.writes.begin().await?;
     match which {
-        Which::Named(jobs) => tally.chunk(client, &mut tx, verb, jobs).await?,
+        Which::Named(jobs) => tally.chunk(operator, &mut tx, verb, jobs).await?,
         Which::Matching(filter) => {
             let mut filter = filter.clone();
             loop {
                 let found = letters(app, &filter, CHUNK).await?;
                 let jobs: Vec<i64> = found.jobs.iter().map(|job| job.id).collect();
-                tally.chunk(client, &mut tx, verb, &jobs).await?;
+                tally.chunk(operator, &mut tx, verb, &jobs).await?;
                 next = found.next;
                 if next.is_none() || begin.elapsed() >= CHUNKS_FOR {
                     break;

@@ -1,7 +1,7 @@
 //! Move tasks: started and cancelled.
 
 use serde_json::json;
-use seriatim::{Client, MoveTask};
+use seriatim::{MoveTask, Operator};
 use sqlx::PgConnection;
 
 use crate::action::Move;
@@ -32,14 +32,14 @@ pub(in crate::action) async fn advice(app: &App, task: &Move) -> Result<String, 
 }
 
 pub(in crate::action) async fn start(
-    client: &Client,
+    operator: &Operator,
     tx: &mut PgConnection,
     task: &Move,
     reason: &str,
 ) -> Result<Effect, WebError> {
     let Move { from, to, per_second } = task;
-    let id = client.start_move_task(&mut *tx, from, to.as_deref(), *per_second).await?;
-    let started = find(client, tx, from, id).await?;
+    let id = operator.start_move_task(&mut *tx, from, to.as_deref(), *per_second).await?;
+    let started = find(operator, tx, from, id).await?;
     if started.to_move.count == 0 {
         return Err(WebError::Refused(match to {
             Some(_) => format!("Nothing waits in queue {from:?}."),
@@ -76,14 +76,14 @@ fn in_words(task: &MoveTask) -> String {
 }
 
 pub(in crate::action) async fn cancel(
-    client: &Client,
+    operator: &Operator,
     tx: &mut PgConnection,
     queue: &str,
     task: i64,
     reason: &str,
 ) -> Result<Effect, WebError> {
-    let MoveTask { to_queue, per_second, .. } = find(client, tx, queue, task).await?;
-    let moved = client.cancel_move_task(&mut *tx, task).await?;
+    let MoveTask { to_queue, per_second, .. } = find(operator, tx, queue, task).await?;
+    let moved = operator.cancel_move_task(&mut *tx, task).await?;
     let ended = || WebError::Refused(format!("Move task {task} has ended already."));
     let moved = moved.ok_or_else(ended)?;
     let undo = Undo::new(
@@ -100,12 +100,12 @@ pub(in crate::action) async fn cancel(
 }
 
 async fn find(
-    client: &Client,
+    operator: &Operator,
     tx: &mut PgConnection,
     queue: &str,
     task: i64,
 ) -> Result<MoveTask, WebError> {
-    let tasks = client.move_tasks(tx, Some(queue)).await?;
+    let tasks = operator.client().move_tasks(tx, Some(queue)).await?;
     let missing = || WebError::NotFound(format!("Queue {queue:?} has no move task {task}."));
     tasks.into_iter().find(|listed| listed.id == task).ok_or_else(missing)
 }

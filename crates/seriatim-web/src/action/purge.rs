@@ -1,6 +1,6 @@
 //! A purge from the page.
 
-use seriatim::Client;
+use seriatim::Operator;
 use sqlx::PgPool;
 
 use crate::action::effect::{Effect, count};
@@ -10,7 +10,7 @@ use crate::error::WebError;
 /// Purges in small transactions, so its preview is the number of jobs that are unfinished now.
 pub(in crate::action) async fn purge(
     app: &App,
-    client: &Client,
+    operator: &Operator,
     queue: &str,
     group: Option<&str>,
     dry_run: bool,
@@ -25,8 +25,8 @@ pub(in crate::action) async fn purge(
     }
     let pool: &PgPool = &app.writes;
     let purged = match group {
-        Some(group) => client.purge_group(pool, queue, group).await?,
-        None => client.purge(pool, queue).await?,
+        Some(group) => operator.purge_group(pool, queue, group).await?,
+        None => operator.purge(pool, queue).await?,
     };
     let message = format!(
         "{} of {of} were cancelled; {} ran and were left alone, {} were locked.",
@@ -40,7 +40,7 @@ pub(in crate::action) async fn purge(
 /// As [`purge`], with what is in flight and the queue's deduplication ids.
 pub(in crate::action) async fn purge_everything(
     app: &App,
-    client: &Client,
+    operator: &Operator,
     queue: &str,
     dry_run: bool,
 ) -> Result<Effect, WebError> {
@@ -58,7 +58,7 @@ pub(in crate::action) async fn purge_everything(
              jobs are left alone. This cannot be undone."
         )));
     }
-    let purged = client.purge_everything(&app.writes, queue).await?;
+    let purged = operator.purge_everything(&app.writes, queue).await?;
     let message = format!(
         "{} of queue {queue:?} were cancelled, and {} deduplication ids forgotten; {} run on until \
          their processors cancel them, {} were locked.",

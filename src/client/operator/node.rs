@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 
 /// The claims that a release made suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -15,7 +15,7 @@ pub struct Released {
     pub jobs: u64,
 }
 
-impl Client {
+impl Operator {
     /// Says that a node is gone: the claims of its processors are suspected from now on, and are
     /// taken over 1.75 s later. `node` is the name of
     /// [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. Jobs that
@@ -35,7 +35,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<Released, sqlx::Error> {
-        let (groups, jobs) = self.store.release_node(executor, node, self.acting()).await?;
+        let (groups, jobs) = self.store().release_node(executor, node, self.acting()).await?;
         Ok(Released { groups, jobs })
     }
 }
