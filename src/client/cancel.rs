@@ -26,7 +26,8 @@ impl Client {
     /// then the job's group waits. Above READ COMMITTED a job that waits gets a request as well:
     /// the snapshot may hide that it runs.
     ///
-    /// No operation is recorded. An [operator](crate::Operator::cancel) records who cancelled.
+    /// No operation is recorded. An [operator](crate::admin::Operator::cancel) records who
+    /// cancelled.
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended;

@@ -9,7 +9,7 @@ use crate::job::operation::Operation;
 impl Client {
     /// Returns up to `limit` changes that operators made, the last first; before the operation
     /// `before`, for the next page. Those of an
-    /// [`Operator`](crate::Operator) and of operators' SQL functions are there.
+    /// [`Operator`](crate::admin::Operator) and of operators' SQL functions are there.
     pub async fn operations(
         &self,
         executor: impl PgExecutor<'_>,

@@ -14,7 +14,7 @@ impl Client {
     /// for the same queue wait.
     ///
     /// An application may call it at every start, so no operation is recorded. An
-    /// [operator](crate::Operator::configure_queue) records who changed the settings.
+    /// [operator](crate::admin::Operator::configure_queue) records who changed the settings.
     ///
     /// # Errors
     /// [`ConfigureError`]; nothing was changed then.

@@ -167,7 +167,7 @@ impl QueueSettings {
     }
 
     /// Sets what a group does with a job that is out of attempts, unless
-    /// [`Operator::set_group_policy`](crate::Operator::set_group_policy) says otherwise: for
+    /// [`Operator::set_group_policy`](crate::admin::Operator::set_group_policy) says otherwise: for
     /// receivers, and before
     /// [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of processors.
     /// Default: as each processor says; for receivers it goes on.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::{Client, Receipt, ReceiveError, Received};
+use seriatim::Client;
+use seriatim::receive::{Receipt, ReceiveError, Received};
 use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};

@@ -1,7 +1,7 @@
 //! The changes of an operator, each recorded in the table `operation` with who made it and why.
 //!
-//! Each is one method of [`Operator`](crate::Operator), in the file of its noun, and works without
-//! a processor. Reads are methods of [`Client`](crate::Client).
+//! Each is one method of [`Operator`](crate::admin::Operator), in the file of its noun, and works
+//! without a processor. Reads are methods of [`Client`](crate::Client).
 
 pub(crate) mod jobs;
 pub(crate) mod move_jobs;

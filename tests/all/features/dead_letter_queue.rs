@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::{FailedFilter, FailedJob, MoveTaskStatus, QueueSettings};
+use seriatim::explain::Reason;
+use seriatim::receive::Receive;
 use seriatim::{
-    Client, ConfigureError, ControlError, FailedFilter, FailedJob, JobError, JobStatus,
-    MoveTaskStatus, NewJob, OutOfAttempts, QueueSettings, Reason, Receive, Retention, RetryPolicy,
+    Client, ConfigureError, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, Retention,
+    RetryPolicy,
 };
 use sqlx::PgPool;
 

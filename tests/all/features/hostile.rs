@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use seriatim::admin::{Cancelled, QueueSettings};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Cancelled, Client, ControlError, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts,
-    QueueOptions, QueueSettings, Receive, Retention,
+    Client, ControlError, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
+    Retention,
 };
 use sqlx::{PgPool, Row};
 

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::Cancelled;
+use seriatim::explain::Reason;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    AfterHalt, Cancelled, Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts,
-    ProcessorBuilder, QueueOptions, Reason, Retention,
+    AfterHalt, Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, ProcessorBuilder,
+    QueueOptions, Retention,
 };
 use sqlx::PgPool;
 

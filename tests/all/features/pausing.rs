@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, JobStatus, NewJob, Receive, Running};
+use seriatim::{Client, ControlError, JobStatus, NewJob, Running};
 use sqlx::PgPool;
 
 use crate::support::{

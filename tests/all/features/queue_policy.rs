@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use seriatim::admin::QueueSettings;
+use seriatim::receive::{Receive, Received};
 use seriatim::testing::TestDatabase;
 use seriatim::{
     AfterHalt, Client, ControlError, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
-    QueueSettings, Receive, Received, RetryPolicy, Running,
+    RetryPolicy, Running,
 };
 use sqlx::PgPool;
 

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::admin::QueueSettings;
+use seriatim::explain::Reason;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{
-    Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, QueueSettings, Reason,
-    RetryPolicy,
-};
+use seriatim::{Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, RetryPolicy};
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,

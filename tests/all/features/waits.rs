@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, Client, Hold, JobError, NewJob, OutOfAttempts, QueueOptions, Receive};
+use seriatim::{ActiveJob, Client, Hold, JobError, NewJob, OutOfAttempts, QueueOptions};
 use sqlx::PgPool;
 
 use crate::support::{

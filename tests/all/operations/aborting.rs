@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, Receive, ReceiveError, RetryPolicy};
+use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::{
-    Client, ControlError, FailedFilter, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy,
-};
+use seriatim::admin::FailedFilter;
+use seriatim::{Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy};
 use sqlx::PgPool;
 
 use crate::support::{
@@ -96,7 +95,9 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.set_group_policy(pool, "q", "g", Some(OutOfAttempts::Park)).await.unwrap();
     ann.set_group_policy(pool, "q", "g", None).await.unwrap();
-    ann.configure_queue(pool, seriatim::QueueSettings::new("q").max_attempts(3)).await.unwrap();
+    ann.configure_queue(pool, seriatim::admin::QueueSettings::new("q").max_attempts(3))
+        .await
+        .unwrap();
     ann.purge(pool, "q").await.unwrap();
     // Nothing was changed.
     ann.unhalt_group(pool, "q", "g").await.unwrap_err();
@@ -107,7 +108,7 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     // The application's own changes.
     let third = enqueue(pool, "q", "g", 3).await;
     Client::default().cancel(pool, third).await.unwrap();
-    let settings = seriatim::QueueSettings::new("q").max_attempts(4);
+    let settings = seriatim::admin::QueueSettings::new("q").max_attempts(4);
     Client::default().configure_queue(pool, settings).await.unwrap();
 
     let why = || Some(String::from("a test"));

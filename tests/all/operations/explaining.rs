@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::explain::{GroupExplanation, JobExplanation, Reason};
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    Client, GroupExplanation, JobError, JobExplanation, JobStatus, NewJob, OutOfAttempts, Reason,
-    RetryPolicy, Running,
-};
+use seriatim::{Client, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::time::Instant;
 

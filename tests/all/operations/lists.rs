@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, JobError, JobStatus, NewJob, Processor, QueueCounts};
+use seriatim::admin::QueueCounts;
+use seriatim::{Client, JobError, JobStatus, NewJob, Processor};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, operator,

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::{Value, json};
-use seriatim::{Client, JobError, NewJob, Processor, QueueSettings, Receive};
+use seriatim::admin::QueueSettings;
+use seriatim::receive::Receive;
+use seriatim::{Client, JobError, NewJob, Processor};
 use sqlx::AssertSqlSafe;
 use tokio::io::AsyncWriteExt;
 

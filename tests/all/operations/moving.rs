@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Client, ControlError, JobStatus, Moved, NewJob, Processor, Receive};
+use seriatim::admin::Moved;
+use seriatim::receive::Receive;
+use seriatim::{Client, ControlError, JobStatus, NewJob, Processor};
 
 use crate::support::{
     Log, by_hand, database, drained, enqueue, handler_with, job, nothing_remains, operator, queue,

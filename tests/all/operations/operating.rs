@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use seriatim::explain::Reason;
+use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Reason, Receive,
-    ReceiveError, Running,
-};
+use seriatim::{Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Running};
 use sqlx::PgPool;
 
 use crate::support::{

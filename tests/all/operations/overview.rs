@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use chrono::Utc;
 use serde_json::{Value, json};
-use seriatim::{
-    AfterHalt, Client, GroupFilter, GroupSort, GroupState, JobError, NewJob, OutOfAttempts,
-    Processor, Receive, RetryPolicy,
-};
+use seriatim::admin::{GroupFilter, GroupSort, GroupState};
+use seriatim::receive::Receive;
+use seriatim::{AfterHalt, Client, JobError, NewJob, OutOfAttempts, Processor, RetryPolicy};
 
 use crate::support::{
     Log, by_hand, database, drained, enqueue, eventually, handler_with, operator, queue,
 };
 
-fn names(page: &seriatim::GroupPage) -> Vec<&str> {
+fn names(page: &seriatim::admin::GroupPage) -> Vec<&str> {
     page.groups.iter().map(|group| &*group.group).collect()
 }
 
@@ -259,7 +258,7 @@ async fn a_mistyped_queue_is_not_listed_after_its_pause() {
     assert_eq!(client.queues(pool).await.unwrap().len(), 1);
     operator().unpause_queue(pool, "ordres").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap(), []);
-    let settings = seriatim::QueueSettings::new("slow").in_flight_limit(Some(1));
+    let settings = seriatim::admin::QueueSettings::new("slow").in_flight_limit(Some(1));
     client.configure_queue(pool, settings).await.unwrap();
     operator().pause_queue(pool, "slow").await.unwrap();
     operator().unpause_queue(pool, "slow").await.unwrap();

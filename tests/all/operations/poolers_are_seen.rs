@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, Receive, RetryPolicy,
-    StartError,
+    Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, RetryPolicy, StartError,
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Row};

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use seriatim::{
-    Cancelled, Client, HaltedGroup, Hold, JobError, NewJob, OutOfAttempts, ParkedUnit, Purged,
-    QueueSettings, Receive, Redriven, Released, Retried, ShutdownReport,
+use seriatim::admin::{
+    Cancelled, HaltedGroup, ParkedUnit, Purged, QueueSettings, Redriven, Released, Retried,
 };
+use seriatim::receive::Receive;
+use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts, ShutdownReport};
 
 use crate::support::{database, ended, handler, processor, queue};
 

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::JobStatus;
+use seriatim::observe::{Activity, BackgroundError, Stall, Watchdog};
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Activity, BackgroundError, JobStatus, Stall, Watchdog};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 

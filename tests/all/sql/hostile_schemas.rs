@@ -1,8 +1,9 @@
 //! Hostile names of schemas: refused with words, or all of the library works there.
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{Client, NewJob, Receive};
+use seriatim::{Client, NewJob};
 
 use crate::features::hostile::{generate, nothing_else_happened, text};
 use crate::support::{chain, database, enqueue, handler, queue};

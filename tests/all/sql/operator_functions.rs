@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use seriatim::admin::GroupFilter;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, GroupFilter, NewJob, Receive};
+use seriatim::{Client, NewJob};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use crate::support::{by_hand, database, enqueue, operator, value};

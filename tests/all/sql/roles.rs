@@ -4,10 +4,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::{DedupScope, FailedFilter, GroupFilter, QueueSettings};
+use seriatim::explain::Reason;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, JobStatus, NewJob,
-    OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
+    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Processor, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};

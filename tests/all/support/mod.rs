@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+use seriatim::admin::Operator;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
-    ActiveJob, Client, Job, JobError, JobHandler, NewJob, Operator, Processor, ProcessorBuilder,
+    ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
     QueueOptions, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgPoolOptions;

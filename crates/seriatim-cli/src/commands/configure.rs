@@ -1,6 +1,7 @@
 //! `seriatim configure`: the settings of a queue, for the whole fleet.
 
-use seriatim::{OutOfAttempts, QueueSettings, StoredQueueSettings};
+use seriatim::OutOfAttempts;
+use seriatim::admin::{QueueSettings, StoredQueueSettings};
 use sqlx::PgConnection;
 
 use crate::args::{Configure, OrDefault, Span};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
-use seriatim::{FailedFilter, FailedJob, Redriven};
+use seriatim::admin::{FailedFilter, FailedJob, Redriven};
 use sqlx::PgConnection;
 
 use crate::args::DeadLetters;

@@ -6,7 +6,8 @@ use std::iter;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Cancelled, ControlError, Job, Moved, Operation};
+use seriatim::admin::{Cancelled, Moved, Operation};
+use seriatim::{ControlError, Job};
 use sqlx::PgConnection;
 
 use crate::args::{self, Ids, JobList, MoveJobs};

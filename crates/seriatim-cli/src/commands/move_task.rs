@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{MoveTask, MoveTaskStatus};
+use seriatim::admin::{MoveTask, MoveTaskStatus};
 use sqlx::PgConnection;
 use tokio::time::sleep;
 

@@ -1,6 +1,6 @@
 //! `seriatim nodes`: the processors, and what to do about one that is gone.
 
-use seriatim::ProcessorInfo;
+use seriatim::explain::ProcessorInfo;
 use sqlx::PgConnection;
 
 use crate::args::Nodes;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
-use seriatim::Purged;
+use seriatim::admin::Purged;
 
 use crate::args::{Purge, Subject};
 use crate::change::{Effect, ask};

@@ -55,7 +55,7 @@ impl Request {
     async fn configure(
         &self,
         conn: &mut sqlx::PgConnection,
-        settings: seriatim::QueueSettings,
+        settings: seriatim::admin::QueueSettings,
     ) -> Result<(), SqsError> {
         let configured = self.database().client.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {

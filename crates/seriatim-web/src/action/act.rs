@@ -1,7 +1,8 @@
 //! Carries an action out, or shows what it would do.
 
 use chrono::{DateTime, Utc};
-use seriatim::{Cancelled, JobStatus, Operator};
+use seriatim::JobStatus;
+use seriatim::admin::{Cancelled, Operator};
 use sqlx::PgConnection;
 
 use crate::action::dead_letters::{Verb, failed};

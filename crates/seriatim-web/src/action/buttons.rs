@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use serde_json::json;
-use seriatim::{GroupState, JobStatus, MoveTask, MoveTaskStatus};
+use seriatim::JobStatus;
+use seriatim::admin::{GroupState, MoveTask, MoveTaskStatus};
 
 use crate::app::App;
 use crate::config::Access;
@@ -127,7 +128,7 @@ impl<'a> Buttons<'a> {
     pub(crate) fn group(
         mut self,
         queue: &str,
-        group: &seriatim::GroupOverview,
+        group: &seriatim::admin::GroupOverview,
         paused: bool,
         next: &[JobView],
     ) -> Self {

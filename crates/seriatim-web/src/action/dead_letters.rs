@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use seriatim::Operator;
+use seriatim::admin::Operator;
 use sqlx::PgConnection;
 
 use crate::action::Which;

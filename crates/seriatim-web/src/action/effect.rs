@@ -1,7 +1,7 @@
 //! The effects of actions, done or previewed, in words.
 
 use serde::Serialize;
-use seriatim::Redriven;
+use seriatim::admin::Redriven;
 
 use crate::action::undo::Undo;
 

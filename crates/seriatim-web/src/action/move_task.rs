@@ -1,7 +1,7 @@
 //! Move tasks: started and cancelled.
 
 use serde_json::json;
-use seriatim::{MoveTask, Operator};
+use seriatim::admin::{MoveTask, Operator};
 use sqlx::PgConnection;
 
 use crate::action::Move;

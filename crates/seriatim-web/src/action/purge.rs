@@ -1,6 +1,6 @@
 //! A purge from the page.
 
-use seriatim::Operator;
+use seriatim::admin::Operator;
 use sqlx::PgPool;
 
 use crate::action::effect::{Effect, count};

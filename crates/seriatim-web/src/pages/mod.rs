@@ -353,7 +353,7 @@ async fn job(
             let data::JobDetail { job, sentence, explanation, halts_group } =
                 data::job(&app, of.id).await?;
             let parked_with_it = explanation.is_some_and(|explanation| {
-                matches!(explanation.reason, seriatim::Reason::Ended { parked: true, .. })
+                matches!(explanation.reason, seriatim::explain::Reason::Ended { parked: true, .. })
             });
             let pretty = |json| serde_json::to_string_pretty(json).unwrap_or_default();
             let error = job.error.as_ref().map(|error| {

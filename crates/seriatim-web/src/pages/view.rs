@@ -2,10 +2,9 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use seriatim::{
-    AttemptRecord, BoundedCount, FailedJob, GroupOverview, JobStatus, Operation, ProcessorInfo,
-    QueueOverview,
-};
+use seriatim::admin::{FailedJob, GroupOverview, Operation, QueueOverview};
+use seriatim::explain::{BoundedCount, ProcessorInfo};
+use seriatim::{AttemptRecord, JobStatus};
 
 use crate::action::{Button, Buttons};
 use crate::app::App;
@@ -274,7 +273,7 @@ impl RowView {
         let paused = group.paused_at.is_some();
         let buttons = Buttons::new(app, access).group(&row.queue, group, paused, &row.next).made();
         let (depth, counts) = match group.state {
-            seriatim::GroupState::Parked => (group.parked, "parked"),
+            seriatim::admin::GroupState::Parked => (group.parked, "parked"),
             _ => (group.depth, "deep"),
         };
         let listed = u64::try_from(row.next.len()).unwrap_or(u64::MAX);

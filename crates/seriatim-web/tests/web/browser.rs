@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, Receive, RetryPolicy};
+use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 use seriatim_web::{Access, Auth, Config, Identity};
 
 use crate::chromium::{ENTER, browser};
