@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use divan::Bencher;
 use serde::Serialize;
-use seriatim::{Client, NewJob, QueueOptions, Receipt, Retention, RetryPolicy};
+use seriatim::receive::Receipt;
+use seriatim::{Client, NewJob, QueueOptions, Retention, RetryPolicy};
 
 fn main() {
     divan::main();

@@ -9,10 +9,12 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use seriatim::layer::{Ended, Layer, Next};
+use seriatim::observe::{EndedAs, Event};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, Ended, EndedAs, Event, JobError, JobHandler, Layer, NewJob, Next, Processor,
-    QueueOptions, RetryPolicy, async_trait,
+    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, RetryPolicy,
+    async_trait,
 };
 
 const QUEUE: &str = "payments";

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use seriatim::observe::Watchdog;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, Running, Watchdog,
-    async_trait,
+    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, Running, async_trait,
 };
 use sqlx::PgPool;
 

@@ -8,10 +8,10 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use seriatim::layer::{Ended, Layer, Next};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, Ended, JobError, JobHandler, Layer, NewJob, Next, Processor, QueueOptions,
-    async_trait,
+    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, async_trait,
 };
 
 const QUEUE: &str = "images";

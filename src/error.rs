@@ -146,8 +146,8 @@ pub enum ControlError {
         /// The queue.
         queue: String,
     },
-    /// The group is not halted. [`Client::unpause_group`](crate::Client::unpause_group) ends a
-    /// pause.
+    /// The group is not halted. [`Operator::unpause_group`](crate::admin::Operator::unpause_group)
+    /// ends a pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
     NotHalted {
         /// The queue.
@@ -156,7 +156,7 @@ pub enum ControlError {
         group: String,
     },
     /// The queue, or the group, is not paused.
-    /// [`Client::unhalt_group`](crate::Client::unhalt_group) ends a halt.
+    /// [`Operator::unhalt_group`](crate::admin::Operator::unhalt_group) ends a halt.
     #[error("{}", not_paused(queue, group.as_deref()))]
     NotPaused {
         /// The queue.

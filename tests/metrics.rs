@@ -7,10 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
     ActiveJob, Client, EnqueueError, Hold, JobError, JobHandler, JobStatus, NewJob, Processor,
-    QueueOptions, Receive, RetryPolicy, Running, async_trait,
+    QueueOptions, RetryPolicy, Running, async_trait,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use seriatim::{ActiveJob, Client, JobError, JobHandler, Receive, Received, Running, async_trait};
+use seriatim::receive::{Receive, Received};
+use seriatim::{ActiveJob, Client, JobError, JobHandler, Running, async_trait};
 use sqlx::PgPool;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};

@@ -91,7 +91,7 @@ pub(crate) async fn wait_behind(
     let groups = case.groups(jobs, tries);
     let starts = Starts::new(groups + tries + 1, groups, case.takes());
     let open = case.prepare(&scene).await?;
-    Client::default().pause_queue(scene.pool(), QUEUE, None).await?;
+    Client::default().operator("bench", None).pause_queue(scene.pool(), QUEUE).await?;
     let taker = Taker::start(by, &scene, &starts).await?;
     sleep(START).await;
     let waits = try_each(&scene, case, jobs, tries, patience, &starts);
@@ -120,7 +120,7 @@ async fn try_each(
         case.load(scene, jobs, number).await?;
         let group = groups + number;
         let mut tx = scene.pool().begin().await?;
-        client.unpause_queue(&mut *tx, QUEUE).await?;
+        client.operator("bench", None).unpause_queue(&mut *tx, QUEUE).await?;
         client.enqueue(&mut *tx, job(group, 0, case)).await?;
         tx.commit().await?;
         let committed = now();
@@ -129,7 +129,7 @@ async fn try_each(
         };
         seen.delays.push(float(found.began.saturating_sub(committed)) / 1e3);
         if number + 1 < tries {
-            client.pause_queue(scene.pool(), QUEUE, None).await?;
+            client.operator("bench", None).pause_queue(scene.pool(), QUEUE).await?;
         }
     }
     let quick = (0..QUICK).map(|s| job(groups + tries, s, case));

@@ -103,7 +103,10 @@ impl Case {
             Self::Paused => {
                 let client = Client::default();
                 for group in 0..GROUPS {
-                    client.pause_group(scene.pool(), QUEUE, &format!("g{group}"), None).await?;
+                    client
+                        .operator("bench", None)
+                        .pause_group(scene.pool(), QUEUE, &format!("g{group}"))
+                        .await?;
                 }
             }
             Self::Sleeping => scene.add_groups(NOT_DUE, GROUPS).await?,

@@ -25,7 +25,8 @@ use crate::job::outcome::RunResult;
 /// reports it.
 ///
 /// ```
-/// use seriatim::{ActiveJob, Ended, Layer, Next, async_trait};
+/// use seriatim::layer::{Ended, Layer, Next};
+/// use seriatim::{ActiveJob, async_trait};
 ///
 /// /// Row security: each statement of the job's transaction is of the job's tenant.
 /// struct Tenant;

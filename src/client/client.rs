@@ -9,9 +9,10 @@ use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
 use crate::job::new_job::{EnqueueSettings, NewJob};
-use crate::store::{Acting, Store};
+use crate::store::Store;
 
-/// Everything but running jobs, for one schema. Cheap to clone; holds no connection.
+/// The calls of an application for one schema: enqueue, receive, read, explain. Cheap to clone;
+/// holds no connection. [`operator`](Self::operator) returns the calls that change things by hand.
 ///
 /// The free functions ([`migrate`](crate::migrate()), [`enqueue`](crate::enqueue()), …) are those
 /// of `Client::default()`, which uses the schema `seriatim`.
@@ -31,8 +32,6 @@ pub struct Client {
     pub(crate) store: Arc<Store>,
     pub(crate) enqueue: EnqueueSettings,
     pub(crate) without_data: bool,
-    actor: Option<Arc<str>>,
-    reason: Option<Arc<str>>,
 }
 
 impl Default for Client {
@@ -40,7 +39,7 @@ impl Default for Client {
     fn default() -> Self {
         let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true, layers: Vec::new() };
         let store = Store::default_schema();
-        Self { store, enqueue, without_data: false, actor: None, reason: None }
+        Self { store, enqueue, without_data: false }
     }
 }
 
@@ -127,28 +126,6 @@ impl Client {
         self
     }
 
-    /// Returns a client whose changes are written down: an operator's name, or a program's. Each of
-    /// an operator's commands writes a row of the table `operation`, in its own transaction; what
-    /// changed nothing is not written. Enqueues, receipts and reads are not commands.
-    /// [`operations`](Self::operations) lists them.
-    ///
-    /// ```no_run
-    /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
-    /// let ann = seriatim::Client::default().acting_as("ann").because("the bank is closed");
-    /// ann.pause_queue(&pool, "postings", None).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acting_as(&self, actor: &str) -> Self {
-        Self { actor: Some(actor.into()), ..self.clone() }
-    }
-
-    /// Returns a client that gives this reason for its changes. A pause without a reason of its own
-    /// has it too.
-    pub fn because(&self, reason: &str) -> Self {
-        Self { reason: Some(reason.into()), ..self.clone() }
-    }
-
     /// Returns a client that reads jobs without what they carry: their data is null, payload and
     /// result are `None`, and there are no headers. So an observer's role may call
     /// [`job`](Self::job), [`group_jobs`](Self::group_jobs) and
@@ -156,11 +133,6 @@ impl Client {
     /// megabytes.
     pub fn without_data(&self) -> Self {
         Self { without_data: true, ..self.clone() }
-    }
-
-    /// Who changes something with this client, and why.
-    pub(crate) fn acting(&self) -> Acting<'_> {
-        Acting { actor: self.actor.as_deref(), reason: self.reason.as_deref() }
     }
 
     /// Returns the name of the schema.

@@ -12,8 +12,9 @@ impl Client {
     /// prints as one sentence. `None` if there is no such job.
     ///
     /// It locks nothing, waits for nothing, and counts nothing beyond
-    /// [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT). The session that holds a running job,
-    /// and its query, are seen if the role may see them (`pg_read_all_stats`, or the same role).
+    /// [`BoundedCount::LIMIT`](crate::explain::BoundedCount::LIMIT). The session that holds a
+    /// running job, and its query, are seen if the role may see them (`pg_read_all_stats`, or the
+    /// same role).
     pub async fn explain_job(
         &self,
         pool: &PgPool,
@@ -24,8 +25,8 @@ impl Client {
     }
 
     /// Explains why a group is where it is: what its running or next job does or waits for. A group
-    /// without unfinished jobs has [`Reason::Nothing`](crate::Reason::Nothing). Otherwise as
-    /// [`explain_job`](Self::explain_job).
+    /// without unfinished jobs has [`Reason::Nothing`](crate::explain::Reason::Nothing). Otherwise
+    /// as [`explain_job`](Self::explain_job).
     pub async fn explain_group(
         &self,
         pool: &PgPool,

@@ -1,9 +1,9 @@
-//! Inspect: jobs, halted groups and counts as the database has them.
+//! Inspect: jobs, groups that stand, and counts as the database has them.
 
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
-use crate::job::counts::{HaltedGroup, QueueCounts};
+use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 use crate::job::failed_filter::{FailedFilter, FailedJob};
 use crate::job::job::{Job, JobStatus};
 
@@ -99,5 +99,33 @@ impl Client {
         queue: &str,
     ) -> Result<QueueCounts, sqlx::Error> {
         self.store.counts(executor, queue).await
+    }
+
+    /// Returns the failed jobs of a queue that others were parked with, by group and then in their
+    /// order.
+    pub async fn parked_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<ParkedUnit>, sqlx::Error> {
+        self.store.parked_units(executor, queue).await
+    }
+
+    /// Returns since when and why a queue is paused; `None` if it is not.
+    pub async fn paused_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Option<PausedQueue>, sqlx::Error> {
+        self.store.paused_queue(executor, queue).await
+    }
+
+    /// Returns the paused groups of a queue, the longest paused first.
+    pub async fn paused_groups(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<PausedGroup>, sqlx::Error> {
+        self.store.paused_groups(executor, queue).await
     }
 }

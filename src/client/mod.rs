@@ -1,23 +1,19 @@
-//! The calls of an application: enqueue, receive, inspect, explain, and an operator's commands.
+//! The calls of an application: enqueue, receive, inspect, explain, cancel, and maintenance.
 //!
 //! Each call is one method of [`Client`](crate::Client), works without a processor, and is in the
-//! file of its noun. It uses `maintenance`, `store` and `job`. SQL belongs in `store`.
+//! file of its noun. The changes of an operator are in `operator`. All use `maintenance`, `store`
+//! and `job`. SQL belongs in `store`.
 
+pub(crate) mod cancel;
 pub(crate) mod client;
-pub(crate) mod control;
 pub(crate) mod enqueue;
 mod explain;
 mod inspect;
 mod maintenance;
 mod metrics;
-pub(crate) mod move_jobs;
 mod move_tasks;
-pub(crate) mod node;
 mod operations;
+pub(crate) mod operator;
 mod overview;
-mod park;
-mod pause;
-pub(crate) mod purge;
 pub(crate) mod receive;
-pub(crate) mod redrive;
 mod settings;

@@ -8,8 +8,8 @@ use crate::job::operation::Operation;
 
 impl Client {
     /// Returns up to `limit` changes that operators made, the last first; before the operation
-    /// `before`, for the next page. Changes are there that were made by a client that
-    /// [acts as](Self::acting_as) an operator, or by a SQL function.
+    /// `before`, for the next page. They were made by an [`Operator`](crate::admin::Operator), or
+    /// by a SQL function.
     pub async fn operations(
         &self,
         executor: impl PgExecutor<'_>,

@@ -3,13 +3,13 @@
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
-use crate::job::overview::{GroupFilter, GroupPage, QueueOverview};
+use crate::job::overview::{GroupFilter, GroupOverview, GroupPage, QueueOverview};
 
 impl Client {
     /// Returns the queues that have a job, a group or settings, by name, 1,000 at most.
     ///
     /// The cost does not grow with the number of jobs: counts stop at
-    /// [`BoundedCount::LIMIT`](crate::BoundedCount::LIMIT).
+    /// [`BoundedCount::LIMIT`](crate::explain::BoundedCount::LIMIT).
     pub async fn queues(
         &self,
         executor: impl PgExecutor<'_>,
@@ -37,7 +37,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
-    ) -> Result<Option<crate::GroupOverview>, sqlx::Error> {
+    ) -> Result<Option<GroupOverview>, sqlx::Error> {
         self.store.group(executor, queue, group).await
     }
 }

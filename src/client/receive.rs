@@ -130,7 +130,7 @@ pub struct Received {
     pub enqueued_at: DateTime<Utc>,
     /// When its visibility ends, unless it is extended; by the database's clock. The job may be
     /// taken over 1.75 s after that was noticed, or at once with
-    /// [`QueueSettings::strict_visibility`](crate::QueueSettings::strict_visibility).
+    /// [`QueueSettings::strict_visibility`](crate::admin::QueueSettings::strict_visibility).
     /// [`Client::ack`] and [`Client::extend`] work until then.
     pub visible_until: DateTime<Utc>,
     /// The key for calls to other services: see [`ActiveJob::key`](crate::ActiveJob::key).
@@ -309,7 +309,7 @@ impl Client {
     /// comes alone. All jobs have 4 MiB at most as stored, or are one job.
     ///
     /// Until each job is [acked](Self::ack) or [nacked](Self::nack), or 1.75 s after its visibility
-    /// (at once if that is [strict](crate::QueueSettings::strict_visibility)), no other call
+    /// (at once if that is [strict](crate::admin::QueueSettings::strict_visibility)), no other call
     /// returns it or other jobs of its group. Receivers and [`Processor`](crate::Processor)s may
     /// share a queue.
     ///
@@ -321,8 +321,8 @@ impl Client {
     /// of its jobs from all others until that ends, and the whole queue if that has a limit of jobs
     /// in flight.
     ///
-    /// A job has [`QueueSettings::max_attempts`](crate::QueueSettings::max_attempts) attempts
-    /// (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a
+    /// A job has [`QueueSettings::max_attempts`](crate::admin::QueueSettings::max_attempts)
+    /// attempts (default 10), unless it names its own; [`QueueOptions`](crate::QueueOptions) are a
     /// processor's, and the settings go before them there too. A receiver does not learn that its
     /// job was cancelled: its ack counts, its nack ends the job as cancelled.
     ///
@@ -418,13 +418,13 @@ impl Client {
     }
 
     /// Gives a received job back: it keeps its place and is due after `delay` (at most 100 years;
-    /// `None`: the [backoff](crate::QueueSettings::backoff) of its queue, by default 1 s and twice
-    /// as long each time); its group waits for it.
-    /// The attempt counts. Followers that were received with it go back too, without an attempt,
-    /// and their receipts become stale. If it is out of attempts, it ends as failed, and its group
-    /// does what [`set_group_policy`](Self::set_group_policy) says, or else
-    /// [`QueueSettings::out_of_attempts`](crate::QueueSettings::out_of_attempts). Parking, and the
-    /// end of a halt at its deadline, need a processor with maintenance.
+    /// `None`: the [backoff](crate::admin::QueueSettings::backoff) of its queue, by default 1 s and
+    /// twice as long each time); its group waits for it. The attempt counts. Followers that were
+    /// received with it go back too, without an attempt, and their receipts become stale. If it is
+    /// out of attempts, it ends as failed, and its group does what
+    /// [`set_group_policy`](crate::admin::Operator::set_group_policy) says, or else
+    /// [`QueueSettings::out_of_attempts`](crate::admin::QueueSettings::out_of_attempts). Parking,
+    /// and the end of a halt at its deadline, need a processor with maintenance.
     ///
     /// # Errors
     /// As [`ack`](Self::ack).

@@ -6,11 +6,15 @@ use crate::client::client::Client;
 use crate::job::error::ConfigureError;
 use crate::job::policy::OverriddenOption;
 use crate::job::queue_settings::{QueueSettings, StoredQueueSettings};
+use crate::store::Acting;
 
 impl Client {
     /// Changes the settings of a queue for the whole fleet. Settings that are not named stay as
     /// they are. In a transaction it takes effect when that commits; until then only other calls
     /// for the same queue wait.
+    ///
+    /// An application may call it at every start, so no operation is recorded. An
+    /// [operator](crate::admin::Operator::configure_queue) records who changed the settings.
     ///
     /// # Errors
     /// [`ConfigureError`]; nothing was changed then.
@@ -20,7 +24,7 @@ impl Client {
         settings: QueueSettings,
     ) -> Result<(), ConfigureError> {
         let change = settings.check()?;
-        Ok(self.store.configure_queue(executor, change, self.acting()).await?)
+        Ok(self.store.configure_queue(executor, change, Acting::default()).await?)
     }
 
     /// Returns the settings of a queue; the defaults if it was never configured.

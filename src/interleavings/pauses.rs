@@ -20,7 +20,7 @@ async fn paused(scene: &Scene) -> i64 {
     let mut adopter = scene.session().await;
     scene.adopt(&mut adopter).await;
     commit(&mut adopter).await;
-    Client::default().pause_group(&mut me, Q, "g", None).await.unwrap();
+    Client::default().operator("test", None).pause_group(&mut me, Q, "g").await.unwrap();
     scene.run("update seriatim.job set flagged = false").await;
     job
 }
@@ -50,7 +50,11 @@ async fn an_unpause_between_heads_and_their_write_is_not_lost() {
             // Only the sweep would find it.
             assert!(scene.rescue("g").await);
         } else {
-            Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
+            Client::default()
+                .operator("test", None)
+                .unpause_group(&mut operator, Q, "g")
+                .await
+                .unwrap();
             assert!(scene.flagged(job).await, "its row is free for the unpause");
             assert!(scene.write(&mut worker, &heads).await.is_empty());
             assert!(!rests(&scene).await);
@@ -72,7 +76,11 @@ async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
     scene.defer(&mut worker, &heads).await;
     let operator_pid = pid(&mut operator).await;
     let unpause = tokio::spawn(async move {
-        Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
+        Client::default()
+            .operator("test", None)
+            .unpause_group(&mut operator, Q, "g")
+            .await
+            .unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     commit(&mut worker).await;
@@ -91,7 +99,7 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
     let mut operator = scene.session().await;
     let job = scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
-    Client::default().pause_group(&mut operator, Q, "g", None).await.unwrap();
+    Client::default().operator("test", None).pause_group(&mut operator, Q, "g").await.unwrap();
     let held = scene.hold(&mut worker, &claim).await;
     // Another session has the setting locked, so the unpause waits before it has changed
     // anything.
@@ -100,7 +108,11 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
     run(&mut other, "select 1 from seriatim.group_setting for share").await;
     let operator_pid = pid(&mut operator).await;
     let unpause = tokio::spawn(async move {
-        Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
+        Client::default()
+            .operator("test", None)
+            .unpause_group(&mut operator, Q, "g")
+            .await
+            .unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     scene.settle(&mut worker, &claim, &held, &retried(Duration::ZERO)).await;
@@ -121,7 +133,7 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     let (mut worker, mut other) = (scene.session().await, scene.session().await);
     let (first, second) = (scene.enqueue("g").await, scene.enqueue("g").await);
     scene.claim_one(&mut worker).await;
-    Client::default().pause_group(&mut worker, Q, "g", None).await.unwrap();
+    Client::default().operator("test", None).pause_group(&mut worker, Q, "g").await.unwrap();
     for _ in 0..2 {
         scene.lease("g", -1).await;
         if scene.claim(&mut other, 10).await.is_empty() {
@@ -148,7 +160,7 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     commit(&mut other).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert!(rests(&scene).await && !scene.rescue("g").await);
-    Client::default().unpause_group(&mut other, Q, "g").await.unwrap();
+    Client::default().operator("test", None).unpause_group(&mut other, Q, "g").await.unwrap();
     assert_eq!(scene.drain().await, [second]);
     scene.end().await;
 }
@@ -158,7 +170,7 @@ async fn pause_until(conn: &mut PgConnection, seconds: i64) {
     let now = sqlx::query_scalar("select clock_timestamp()").fetch_one(&mut *conn).await;
     let now: DateTime<Utc> = now.unwrap();
     let until = now + TimeDelta::seconds(seconds);
-    Client::default().pause_group_until(conn, Q, "g", until, None).await.unwrap();
+    Client::default().operator("test", None).pause_group_until(conn, Q, "g", until).await.unwrap();
 }
 
 /// A job of a group that is paused for an hour, with its row in line and no flag.
@@ -244,10 +256,18 @@ async fn a_sooner_end_of_a_pause_wakes_a_row_that_rests_until_a_later_one() {
             scene.lease("g", -1).await;
             assert!(scene.claim(&mut worker, 10).await.is_empty());
             assert!(rests_until_the_end(&scene).await);
-            Client::default().pause_group(&mut operator, Q, "g", None).await.unwrap();
+            Client::default()
+                .operator("test", None)
+                .pause_group(&mut operator, Q, "g")
+                .await
+                .unwrap();
             scene.lease("g", -1).await;
             assert!(scene.claim(&mut worker, 10).await.is_empty() && rests(&scene).await);
-            Client::default().unpause_group(&mut operator, Q, "g").await.unwrap();
+            Client::default()
+                .operator("test", None)
+                .unpause_group(&mut operator, Q, "g")
+                .await
+                .unwrap();
             assert_eq!(scene.drain().await, [job]);
         }
         scene.end().await;

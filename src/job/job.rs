@@ -266,7 +266,7 @@ pub enum FailureKind {
     Released,
     /// Cancelled on request.
     Cancelled,
-    /// Given up by [`skip`](crate::Client::skip).
+    /// Given up by [`skip`](crate::admin::Operator::skip).
     Skipped,
     /// The job expired before an attempt could begin.
     Expired,

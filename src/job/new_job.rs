@@ -181,8 +181,8 @@ impl NewJob {
     }
 
     /// Delays the job by this much time after the enqueue, by the database's clock. Default: the
-    /// queue's delay ([`QueueSettings::delay`](crate::QueueSettings::delay)), which is none unless
-    /// configured.
+    /// queue's delay ([`QueueSettings::delay`](crate::admin::QueueSettings::delay)), which is none
+    /// unless configured.
     ///
     /// A delayed job keeps its place: later jobs of its group wait for it. Replaces
     /// [`run_at`](Self::run_at).
@@ -250,8 +250,8 @@ impl NewJob {
         self.headers.entry(name.into()).or_insert_with(|| value.into());
     }
 
-    /// Sets the attributes that [SQS clients](crate::Received::attributes) see, as SQS spells them:
-    /// `{"color": {"DataType": "String", "StringValue": "red"}}`. Default none.
+    /// Sets the attributes that [SQS clients](crate::receive::Received::attributes) see, as SQS
+    /// spells them: `{"color": {"DataType": "String", "StringValue": "red"}}`. Default none.
     pub fn attributes(mut self, attributes: Map<String, Value>) -> Self {
         self.attributes = Attributes(attributes);
         self
@@ -300,8 +300,8 @@ impl NewJob {
 
     /// Enqueues the job only if no job with this id was enqueued to the queue within the window.
     /// The window is 5 minutes, unless
-    /// [`QueueSettings::dedup_window`](crate::QueueSettings::dedup_window) says otherwise. 1 to 128
-    /// characters; default none. Replaces [`dedup_by_content`](Self::dedup_by_content).
+    /// [`QueueSettings::dedup_window`](crate::admin::QueueSettings::dedup_window) says otherwise. 1
+    /// to 128 characters; default none. Replaces [`dedup_by_content`](Self::dedup_by_content).
     ///
     /// The window counts from the first enqueue, also if that job has ended or been deleted. While
     /// another transaction with the same id is open, an enqueue waits for its end; with other ids,
@@ -317,8 +317,8 @@ impl NewJob {
     /// or of the JSON as `jsonb` writes it. So neither the order of keys nor white space matters.
     /// Replaces `dedup_id`.
     ///
-    /// Default: what [`QueueSettings::dedup_by_content`](crate::QueueSettings::dedup_by_content)
-    /// says.
+    /// Default: what
+    /// [`QueueSettings::dedup_by_content`](crate::admin::QueueSettings::dedup_by_content) says.
     pub fn dedup_by_content(mut self) -> Self {
         self.dedup = Dedup::Content;
         self

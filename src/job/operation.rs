@@ -11,7 +11,7 @@ pub struct Operation {
     pub id: i64,
     /// When, by the database's clock.
     pub at: DateTime<Utc>,
-    /// The actor, as given to [`Client::acting_as`](crate::Client::acting_as); the user of the
+    /// The actor, as given to [`Client::operator`](crate::Client::operator); the user of the
     /// session if it was made by a SQL function.
     pub actor: String,
     /// The action: `pause`, `unpause`, `retry`, …

@@ -65,7 +65,7 @@ pub(crate) enum Outcome {
     Released,
 }
 
-/// How an attempt ended, as logs and [`Event`](crate::Event)s have it.
+/// How an attempt ended, as logs and [`Event`](crate::observe::Event)s have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -167,9 +167,10 @@ impl QueueSettings {
     }
 
     /// Sets what a group does with a job that is out of attempts, unless
-    /// [`Client::set_group_policy`](crate::Client::set_group_policy) says otherwise: for receivers,
-    /// and before [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of
-    /// processors. Default: as each processor says; for receivers it goes on.
+    /// [`Operator::set_group_policy`](crate::admin::Operator::set_group_policy) says otherwise: for
+    /// receivers, and before
+    /// [`QueueOptions::out_of_attempts`](crate::QueueOptions::out_of_attempts) of processors.
+    /// Default: as each processor says; for receivers it goes on.
     pub fn out_of_attempts(mut self, policy: impl Into<Option<OutOfAttempts>>) -> Self {
         self.out_of_attempts = Some(policy.into());
         self

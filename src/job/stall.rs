@@ -40,7 +40,7 @@ impl std::fmt::Display for Activity {
     }
 }
 
-/// Why a [`Watchdog`](crate::Watchdog) ends the process.
+/// Why a [`Watchdog`](crate::observe::Watchdog) ends the process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stall {

@@ -8,13 +8,13 @@ use std::str::FromStr;
 /// of the header `traceparent`.
 ///
 /// ```
-/// use seriatim::TraceParent;
+/// use seriatim::observe::TraceParent;
 ///
 /// let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// let context: TraceParent = text.parse()?;
 /// assert!(context.is_sampled());
 /// assert_eq!(context.to_string(), text);
-/// # Ok::<(), seriatim::ParseTraceParentError>(())
+/// # Ok::<(), seriatim::observe::ParseTraceParentError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {

@@ -91,8 +91,9 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Names this node, for operators and for [`Client::release_node`]. Default: the host's name. 1
-    /// to 200 characters.
+    /// Names this node, for operators and for
+    /// [`Operator::release_node`](crate::admin::Operator::release_node). Default: the host's name.
+    /// 1 to 200 characters.
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.config.node = Some(name.into());
         self
@@ -188,7 +189,8 @@ impl ProcessorBuilder {
     ///
     /// ```
     /// # fn example(pool: sqlx::PgPool) {
-    /// use seriatim::{EndedAs, Event, Processor};
+    /// use seriatim::Processor;
+    /// use seriatim::observe::{EndedAs, Event};
     ///
     /// let (failed, mut reports) = tokio::sync::mpsc::unbounded_channel::<Event>();
     /// let processor = Processor::builder(pool).on_event(move |event| {

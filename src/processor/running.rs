@@ -56,8 +56,8 @@ impl Running {
     ///
     /// A handler that blocks its thread cannot be dropped. It counts as
     /// [`still_running`](ShutdownReport::still_running), its job stays its own until the process
-    /// ends, and a runtime that is dropped waits for it. With a [`Watchdog`](crate::Watchdog) the
-    /// process ends all the same.
+    /// ends, and a runtime that is dropped waits for it. With a
+    /// [`Watchdog`](crate::observe::Watchdog) the process ends all the same.
     ///
     /// # Cancel safety
     /// If the future is dropped, claims stop and running jobs end by themselves, as if this

@@ -8,13 +8,14 @@ use sqlx::PgPool;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use crate::admin::QueueCounts;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{AttemptHooks, ClaimedTurn, QueueRuntime};
 use crate::job::queue_options::Hold;
 use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
 use crate::store::{Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, gave_up_waiting};
-use crate::{Client, Job, JobHandler, QueueCounts, QueueOptions};
+use crate::{Client, Job, JobHandler, QueueOptions};
 
 /// Time between two polls of a queue that is not idle yet.
 const POLL: Duration = Duration::from_millis(10);

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::io;
 
-use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError, ReceiveError};
+use seriatim::receive::ReceiveError;
+use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError};
 
 use sqlx::postgres::PgDatabaseError;
 

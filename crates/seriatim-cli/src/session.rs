@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use seriatim::Client;
+use seriatim::admin::Operator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::time::timeout;
@@ -29,10 +30,11 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// Reads what they carry too.
     pub(crate) carrying: Client,
+    /// Changes things as the user of the command.
+    pub(crate) operator: Operator,
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
     pub(crate) yes: bool,
-    pub(crate) reason: Option<String>,
 }
 
 /// Connects once. A pool would try until its time is over, and not say why.
@@ -53,13 +55,11 @@ impl Session {
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
         let pool = pool.connect_lazy_with(options);
         let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
-        let mut client = Client::new(&schema)?.named_statements(false).acting_as(&actor);
-        if let Some(reason) = &reason {
-            client = client.because(reason);
-        }
+        let carrying = Client::new(&schema)?.named_statements(false);
+        let client = carrying.without_data();
+        let operator = client.operator(&actor, reason.as_deref());
         let form = if json { Form::Json } else { Form::Text };
-        let (client, carrying) = (client.clone().without_data(), client);
-        Ok(Self { pool, client, carrying, form, dry_run, yes, reason })
+        Ok(Self { pool, client, carrying, operator, form, dry_run, yes })
     }
 
     /// Returns whether the output is JSON lines.

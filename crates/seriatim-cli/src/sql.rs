@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use seriatim::{AttemptInfo, JobStatus};
+use seriatim::JobStatus;
+use seriatim::explain::AttemptInfo;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};

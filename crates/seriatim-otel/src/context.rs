@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
-use seriatim::TraceParent;
+use seriatim::observe::TraceParent;
 
 /// The header with the state that the tracers of a trace share.
 pub(crate) const TRACE_STATE: &str = "tracestate";
@@ -17,7 +17,7 @@ pub(crate) const TRACE_STATE: &str = "tracestate";
 /// ```
 /// use tracing_opentelemetry::OpenTelemetrySpanExt;
 ///
-/// fn work_on(job: &seriatim::Received) {
+/// fn work_on(job: &seriatim::receive::Received) {
 ///     let (kind, id) = ("consumer", job.id);
 ///     let span = tracing::info_span!(parent: None, "process", otel.kind = kind, job = id);
 ///     span.add_link(seriatim_otel::extract(&job.headers));

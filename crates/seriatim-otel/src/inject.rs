@@ -2,7 +2,8 @@
 
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, TraceContextExt};
-use seriatim::{NewJob, TraceParent};
+use seriatim::NewJob;
+use seriatim::observe::TraceParent;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt;
-use seriatim::{ActiveJob, Ended, Layer, Next, async_trait};
+use seriatim::layer::{Ended, Layer, Next};
+use seriatim::{ActiveJob, async_trait};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use opentelemetry::trace::{SpanId, SpanKind, Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use serde_json::Value;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions, Receive,
-    RetryPolicy, Running, async_trait,
+    ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions, RetryPolicy,
+    Running, async_trait,
 };
 use seriatim_otel::{OtelLayer, Propagation};
 use sqlx::PgPool;

@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use hmac::{Hmac, KeyInit, Mac};
-use seriatim::Receipt;
+use seriatim::receive::Receipt;
 use sha2::Sha256;
 
 /// How many bytes of the signature a handle has.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use seriatim::{DedupScope, QueueSettings};
+use seriatim::admin::{DedupScope, QueueSettings};
 
 use crate::error::{Code, SqsError};
 use crate::input::Texts;

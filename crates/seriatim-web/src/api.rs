@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use seriatim::{MoveTask, Operation, ProcessorInfo, QueueOverview};
+use seriatim::admin::{MoveTask, Operation, QueueOverview};
+use seriatim::explain::ProcessorInfo;
 
 use crate::access::check_change;
 use crate::action::{Ask, Effect, act};
@@ -53,7 +54,7 @@ async fn queues(State(app): State<Shared>) -> Answer<Vec<QueueOverview>> {
 async fn groups(
     State(app): State<Shared>,
     filter: Asked<LaneFilter>,
-) -> Answer<seriatim::GroupPage> {
+) -> Answer<seriatim::admin::GroupPage> {
     Ok(Json(data::groups(&app, &filter?.0).await?))
 }
 

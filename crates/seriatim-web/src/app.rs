@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use seriatim::{Client, QueueOverview};
+use seriatim::Client;
+use seriatim::admin::QueueOverview;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::{Mutex, OnceCell};

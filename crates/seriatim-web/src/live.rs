@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream::{self, Stream};
-use seriatim::QueueOverview;
+use seriatim::admin::QueueOverview;
 use tokio::time::sleep;
 
 use crate::app::App;

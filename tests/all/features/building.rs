@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::observe::Watchdog;
 use seriatim::{
     BuildMistake, Client, Hold, NameError, OutOfAttempts, Processor, ProcessorBuilder,
-    QueueOptions, Retention, RetryPolicy, Watchdog,
+    QueueOptions, Retention, RetryPolicy,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;

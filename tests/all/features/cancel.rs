@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::Cancelled;
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    ActiveJob, Cancelled, Client, FailureKind, JobError, JobStatus, NewJob, ProcessorBuilder,
-};
+use seriatim::{ActiveJob, Client, FailureKind, JobError, JobStatus, NewJob, ProcessorBuilder};
 use sqlx::PgPool;
 
 use crate::support::{

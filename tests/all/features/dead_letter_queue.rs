@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::{FailedFilter, FailedJob, MoveTaskStatus, QueueSettings};
+use seriatim::explain::Reason;
+use seriatim::receive::Receive;
 use seriatim::{
-    Client, ConfigureError, ControlError, FailedFilter, FailedJob, JobError, JobStatus,
-    MoveTaskStatus, NewJob, OutOfAttempts, QueueSettings, Reason, Receive, Retention, RetryPolicy,
+    Client, ConfigureError, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, Retention,
+    RetryPolicy,
 };
 use sqlx::PgPool;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, eventually, handler, handler_with, job,
-    job_of, processor, queue, until_jobs, value,
+    job_of, operator, processor, queue, until_jobs, value,
 };
 
 async fn set(pool: &PgPool, target: Option<&str>) -> Result<(), ConfigureError> {
@@ -100,7 +103,7 @@ async fn a_group_that_halts_keeps_its_dead_job() {
     let pool = database.pool();
     set(pool, Some("dead")).await.unwrap();
     let halts = Some(OutOfAttempts::Halt);
-    Client::default().set_group_policy(pool, "q", "own", halts).await.unwrap();
+    operator().set_group_policy(pool, "q", "own", halts).await.unwrap();
     let fails = handler(async |_, _: Value| Err::<Value, _>(JobError::fail("it is bad")));
     let running = processor(&database, 10).await.queue(queue("q"), fails).build().unwrap().start();
     let running = running.await.unwrap();
@@ -265,18 +268,18 @@ async fn dead_letters_that_were_looked_at_are_redriven_and_discarded_as_others()
     look().await;
     let seen = client.explain_job(pool, ids[0]).await.unwrap().unwrap();
     assert!(matches!(seen.reason, Reason::DeadLetter { .. }), "{seen}");
-    assert_eq!(client.discard_jobs(pool, &ids[..1]).await.unwrap(), 1);
+    assert_eq!(operator().discard_jobs(pool, &ids[..1]).await.unwrap(), 1);
     look().await;
-    assert_eq!(client.redrive_jobs(pool, &ids[1..2]).await.unwrap().jobs, 1);
+    assert_eq!(operator().redrive_jobs(pool, &ids[1..2]).await.unwrap().jobs, 1);
     look().await;
-    assert_eq!(client.redrive(pool, "q", 10).await.unwrap().jobs, 2);
+    assert_eq!(operator().redrive(pool, "q", 10).await.unwrap().jobs, 2);
     assert_eq!(taken(pool, "q").await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
+    let pool = database.pool();
     dead_letters(pool).await;
     let id = listed(pool, "q").await[0].id;
     let refused = |error: ControlError, request: &str| {
@@ -288,8 +291,8 @@ async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
             format!("cannot be {request}: redrive {id} to run it again, or discard {id} to");
         assert!(error.to_string().contains(&words), "{error}");
     };
-    refused(client.skip(pool, id).await.unwrap_err(), "skipped");
-    refused(client.retry(pool, id).await.unwrap_err(), "retried");
+    refused(operator().skip(pool, id).await.unwrap_err(), "skipped");
+    refused(operator().retry(pool, id).await.unwrap_err(), "retried");
     for call in ["skip", "retry"] {
         let asked = format!(
             "select concat_ws(' ', done, status, dead_letter_of) from seriatim.{call}({id})"
@@ -298,42 +301,46 @@ async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
     }
     assert_eq!(job(pool, id).await.status, JobStatus::Queued);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.operation").await, 0);
-    assert_eq!(client.discard_jobs(pool, &[id]).await.unwrap(), 1);
+    assert_eq!(operator().discard_jobs(pool, &[id]).await.unwrap(), 1);
     assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
     // A job that was enqueued there is no dead letter.
     let own: i64 =
         value(pool, "select id from seriatim.job where queue = 'dead' and moved_from is null")
             .await;
-    client.skip(pool, own).await.unwrap();
-    client.retry(pool, own).await.unwrap();
+    operator().skip(pool, own).await.unwrap();
+    operator().retry(pool, own).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redrive_moves_dead_letters_back_in_order() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
+    let pool = database.pool();
     dead_letters(pool).await;
     let later = enqueue(pool, "q", "g", 8).await;
     by_hand(pool, "select seriatim.ack(r.receipt) from seriatim.receive('q') r").await;
     let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
-    let first = client.redrive(pool, "q", 1).await.unwrap();
+    let first = operator().redrive(pool, "q", 1).await.unwrap();
     assert_eq!((first.jobs, first.groups, first.overtaken, first.moved_back), (1, 1, 1, 1));
     assert_eq!(job(pool, ids[0]).await.queue, "q");
     // One that failed, and others in a dead-letter queue, whatever their order.
     by_hand(pool, format!("update seriatim.job set status = 'failed' where id = {later}")).await;
-    let some = client.redrive_jobs(pool, &[ids[2], later, ids[1]]).await.unwrap();
+    let some = operator().redrive_jobs(pool, &[ids[2], later, ids[1]]).await.unwrap();
     assert_eq!((some.jobs, some.groups, some.moved_back), (3, 1, 2));
-    let of_group = client.redrive_group(pool, "q", "g", 100).await.unwrap();
+    let of_group = operator().redrive_group(pool, "q", "g", 100).await.unwrap();
     assert_eq!(of_group.jobs, 0);
-    assert_eq!(client.redrive(pool, "q", 100).await.unwrap().moved_back, 1);
+    assert_eq!(operator().redrive(pool, "q", 100).await.unwrap().moved_back, 1);
     let back = taken(pool, "q").await;
     assert_eq!(back.into_iter().filter(|data| *data != 5).collect::<Vec<_>>(), [1, 3, 4, 8]);
     // Dead letters of another queue stay, and so does a job that was enqueued there.
-    assert_eq!(client.redrive(pool, "dead", 100).await.unwrap().jobs, 0);
+    assert_eq!(operator().redrive(pool, "dead", 100).await.unwrap().jobs, 0);
     assert_eq!(taken(pool, "dead").await, [2, 6]);
     let did = "select string_agg(concat_ws(' ', action, queue, affected), ', ' order by id) \
                from seriatim.operation where action = 'redrive'";
-    assert_eq!(value::<Option<String>>(pool, did).await, None);
+    assert_eq!(
+        value::<String>(pool, did).await,
+        "redrive q 1, redrive q 3, redrive q 1",
+        "what was moved back, under the queue that it failed in"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,7 +349,7 @@ async fn a_dead_letter_that_is_discarded_lets_its_group_go_on() {
     let (pool, client) = (database.pool(), Client::default());
     dead_letters(pool).await;
     let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
-    assert_eq!(client.acting_as("ann").discard_jobs(pool, &ids).await.unwrap(), 4);
+    assert_eq!(client.operator("ann", None).discard_jobs(pool, &ids).await.unwrap(), 4);
     for id in ids {
         assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
     }
@@ -355,28 +362,28 @@ async fn a_dead_letter_that_is_discarded_lets_its_group_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_started_listed_and_cancelled_by_the_library() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default().acting_as("ann").because("mended"));
+    let (pool, ann) = (database.pool(), Client::default().operator("ann", "mended"));
     dead_letters(pool).await;
-    let task = client.start_move_task(pool, "dead", None, Some(2)).await.unwrap();
-    let again = client.start_move_task(pool, "dead", Some("x"), None).await.unwrap_err();
+    let task = ann.start_move_task(pool, "dead", None, Some(2)).await.unwrap();
+    let again = ann.start_move_task(pool, "dead", Some("x"), None).await.unwrap_err();
     assert!(matches!(&again, ControlError::MoveTaskRuns { queue } if queue == "dead"), "{again}");
     for (to, rate, words) in [(Some("dead"), None, "to_queue is"), (None, Some(0), "is 0, it must")]
     {
-        let error = client.start_move_task(pool, "dead", to, rate).await.unwrap_err().to_string();
+        let error = ann.start_move_task(pool, "dead", to, rate).await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    assert_eq!(client.run_move_tasks(pool).await.unwrap(), 2);
-    let shown = client.move_tasks(pool, Some("dead")).await.unwrap();
+    assert_eq!(ann.client().run_move_tasks(pool).await.unwrap(), 2);
+    let shown = ann.client().move_tasks(pool, Some("dead")).await.unwrap();
     let [shown] = &*shown else { panic!("{shown:?}") };
     assert_eq!((shown.id, shown.to_move.count, shown.moved), (task, 5, 2));
     assert_eq!((shown.status, shown.per_second), (MoveTaskStatus::Running, Some(2)));
-    assert_eq!(client.cancel_move_task(pool, task).await.unwrap(), Some(2));
-    assert_eq!(client.cancel_move_task(pool, task).await.unwrap(), None);
-    client.start_move_task(pool, "other", Some("elsewhere"), None).await.unwrap();
-    let all = client.move_tasks(pool, None).await.unwrap();
+    assert_eq!(ann.cancel_move_task(pool, task).await.unwrap(), Some(2));
+    assert_eq!(ann.cancel_move_task(pool, task).await.unwrap(), None);
+    ann.start_move_task(pool, "other", Some("elsewhere"), None).await.unwrap();
+    let all = ann.client().move_tasks(pool, None).await.unwrap();
     assert_eq!(all.iter().map(|task| &*task.from_queue).collect::<Vec<_>>(), ["other", "dead"]);
     assert_eq!(all[1].status, MoveTaskStatus::Cancelled);
-    assert_eq!(client.move_tasks(pool, Some("none")).await.unwrap(), []);
+    assert_eq!(ann.client().move_tasks(pool, Some("none")).await.unwrap(), []);
     let did = "select string_agg(concat_ws(' ', actor, action, reason), ', ' order by id) \
                from seriatim.operation where queue = 'dead'";
     let expected = "ann start_move_task mended, ann cancel_move_task mended";

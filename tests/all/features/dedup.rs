@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, DedupScope, Enqueued, NewJob, QueueSettings, Retention};
+use seriatim::admin::{DedupScope, QueueSettings};
+use seriatim::{Client, Enqueued, NewJob, Retention};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 
 use crate::support::{

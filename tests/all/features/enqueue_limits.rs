@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeZone, Utc};
 use serde_json::{Value, json};
-use seriatim::{Client, DedupScope, EnqueueError, NameError, NewJob, QueueSettings};
+use seriatim::admin::{DedupScope, QueueSettings};
+use seriatim::{Client, EnqueueError, NameError, NewJob};
 use sqlx::PgPool;
 
 use crate::support::{chain, database, drained, handler, job, job_of, processor, queue, value};

@@ -13,7 +13,7 @@ use seriatim::{
 
 use crate::support::{
     Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
-    processor, queue,
+    operator, processor, queue,
 };
 
 /// Fails for the data `"bad"`.
@@ -56,7 +56,7 @@ async fn an_expired_job_ends_without_an_attempt_and_halts_nothing() {
     nothing_remains(pool).await;
 
     // By request it runs all the same.
-    Client::default().retry(pool, jobs[0].id()).await.unwrap();
+    operator().retry(pool, jobs[0].id()).await.unwrap();
     assert_eq!(ended(pool, jobs[0].id()).await.status, JobStatus::Succeeded);
 }
 
@@ -66,7 +66,7 @@ async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts)
         let database = database().await;
         let pool = database.pool();
         let client = Client::default();
-        client.set_group_policy(pool, "q", "g", Some(policy)).await.unwrap();
+        operator().set_group_policy(pool, "q", "g", Some(policy)).await.unwrap();
         let jobs = [job_of("q", "g", "late"), job_of("q", "g", "next"), job_of("q", "g", "bad")];
         let behind = job_of("q", "g", "behind");
         let jobs = seriatim::enqueue_many(pool, jobs.into_iter().chain([behind])).await.unwrap();

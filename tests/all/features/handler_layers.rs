@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::layer::{Ended, Layer, Next};
+use seriatim::observe::{EndedAs, Event};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, Ended, EndedAs, Event, FailureKind, Hold, JobError, JobStatus, Layer,
-    NewJob, Next, ProcessorBuilder, async_trait,
+    ActiveJob, Client, FailureKind, Hold, JobError, JobStatus, NewJob, ProcessorBuilder,
+    async_trait,
 };
 use sqlx::PgPool;
 use tokio::sync::mpsc;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, Hold, NewJob, Receive};
+use seriatim::receive::Receive;
+use seriatim::{Client, Hold, NewJob};
 
 use crate::support::{Log, database, handler_with, processor, queue};
 

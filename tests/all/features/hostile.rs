@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use seriatim::admin::{Cancelled, QueueSettings};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Cancelled, Client, ControlError, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts,
-    QueueOptions, QueueSettings, Receive, Retention,
+    Client, ControlError, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
+    Retention,
 };
 use sqlx::{PgPool, Row};
 
 use crate::sql::migrate::TABLES;
 use crate::support::{
-    chain, database, enqueue, handler_with, job, job_when, jobs_where, processor, queue, value,
+    chain, database, enqueue, handler_with, job, job_when, jobs_where, operator, processor, queue,
+    value,
 };
 
 mod texts;
@@ -135,13 +138,13 @@ async fn look_and_ask(pool: &PgPool, case: &Case, ids: [i64; 3]) {
     assert_eq!(client.group_jobs(pool, queue, group, 10).await.unwrap().len(), 3);
     assert_eq!(client.counts(pool, queue).await.unwrap().queued, 3);
     client.configure_queue(pool, QueueSettings::new(queue)).await.unwrap();
-    client.set_group_policy(pool, queue, group, Some(OutOfAttempts::Continue)).await.unwrap();
+    operator().set_group_policy(pool, queue, group, Some(OutOfAttempts::Continue)).await.unwrap();
 
     for of_group in [true, false] {
         let paused = if of_group {
-            client.pause_group(pool, queue, group, Some(said)).await
+            client.operator("test", said.as_str()).pause_group(pool, queue, group).await
         } else {
-            client.pause_queue(pool, queue, Some(said)).await
+            client.operator("test", said.as_str()).pause_queue(pool, queue).await
         };
         if said.contains('\0') {
             assert!(matches!(paused, Err(ControlError::OutOfRange { .. })), "{paused:?}");
@@ -153,19 +156,19 @@ async fn look_and_ask(pool: &PgPool, case: &Case, ids: [i64; 3]) {
         client.explain_group(pool, queue, group).await.unwrap();
         let reason = if of_group {
             let seen = client.paused_groups(pool, queue).await.unwrap().remove(0);
-            client.unpause_group(pool, queue, group).await.unwrap();
+            operator().unpause_group(pool, queue, group).await.unwrap();
             assert_eq!(&seen.group, group);
             seen.reason
         } else {
             let seen = client.paused_queue(pool, queue).await.unwrap().unwrap();
-            client.unpause_queue(pool, queue).await.unwrap();
+            operator().unpause_queue(pool, queue).await.unwrap();
             seen.reason
         };
         assert_eq!(reason.as_deref(), Some(&**said));
     }
     let fourth = case.enqueue(pool, "echo", false).await.unwrap();
     assert_eq!(client.cancel(pool, fourth).await.unwrap(), Cancelled::Now);
-    client.release_node(pool, &kept(said)).await.unwrap();
+    operator().release_node(pool, &kept(said)).await.unwrap();
 }
 
 /// Received, given back with an error, received again and acked with a result, by SQL or by the
@@ -244,7 +247,7 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
             case.check(&dead);
             assert_eq!(dead.error.unwrap().message, kept(&case.said), "{case:?}");
         }
-        let redriven = Client::default().redrive(pool, &case.queue, 10).await.unwrap();
+        let redriven = operator().redrive(pool, &case.queue, 10).await.unwrap();
         assert_eq!(redriven.jobs, 2);
         for id in [*failed, *panicked] {
             let done = job_when(pool, id, |job| job.status == JobStatus::Succeeded).await;

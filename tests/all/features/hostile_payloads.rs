@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
+use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
 use seriatim::{
     ActiveJob, Bytes, Client, EnqueueError, FailureKind, Hold, JobError, JobHandler, JobStatus,
-    NewJob, Receive, async_trait,
+    NewJob, async_trait,
 };
 use sqlx::PgPool;
 

@@ -347,7 +347,7 @@ async fn a_taken_over_claim_is_told_and_its_settle_refused() {
     by_hand(pool, "update seriatim.queue_group set suspect = claim, ready_at = now()").await;
     log.wait("another attempt", |entries| entries.contains(&String::from("g 2"))).await;
     let asked = Client::default().cancel(pool, id).await.unwrap();
-    assert_eq!(asked, seriatim::Cancelled::Requested);
+    assert_eq!(asked, seriatim::admin::Cancelled::Requested);
     ended(pool, id).await;
     for running in running {
         running.shutdown(Duration::ZERO).await;

@@ -11,8 +11,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, processor,
-    queue, until_groups, until_jobs, value,
+    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, operator,
+    processor, queue, until_groups, until_jobs, value,
 };
 
 /// Fails for the data `"bad"` while it is not mended.
@@ -106,7 +106,7 @@ async fn by_default_the_group_goes_on_behind_a_dead_letter() {
     bench.mend().await;
     let blocked = bench.enqueue("h", &["a"]).await;
     ended(bench.pool(), blocked[0]).await;
-    let retried = client().retry(bench.pool(), ids[1]).await.unwrap();
+    let retried = operator().retry(bench.pool(), ids[1]).await.unwrap();
     assert_eq!(retried.overtaken, 1, "c has run");
     let retried = ended(bench.pool(), ids[1]).await;
     assert_eq!((retried.status, retried.attempts), (JobStatus::Succeeded, 3));
@@ -150,7 +150,7 @@ async fn a_halted_group_stays_so_through_enqueues_and_restarts() {
     assert_eq!(waiting, [first[1], first[2], later[0], latest[0]]);
     assert_eq!(bench.groups().await, ["g", "h"]);
 
-    client().unhalt_group(bench.pool(), "q", "g").await.unwrap();
+    operator().unhalt_group(bench.pool(), "q", "g").await.unwrap();
     ended(bench.pool(), latest[0]).await;
     assert_eq!(bench.ran("g")[2..], ["g \"b\"", "g \"c\"", "g \"d\"", "g \"e\""]);
     assert_eq!(
@@ -170,7 +170,7 @@ async fn a_halted_group_goes_on_by_retry_or_skip() {
 
     // Retried while it is still bad, it halts the group again, after all its attempts.
     let retried = bench.halted("retried").await;
-    let report = client().retry(bench.pool(), retried[0]).await.unwrap();
+    let report = operator().retry(bench.pool(), retried[0]).await.unwrap();
     assert_eq!(report.overtaken, 0);
     let dead = job_when(bench.pool(), retried[0], |job| {
         job.status == JobStatus::Failed && job.attempts == 4
@@ -180,14 +180,14 @@ async fn a_halted_group_goes_on_by_retry_or_skip() {
     assert_eq!(bench.groups().await, ["retried"]);
 
     let skipped = bench.halted("skipped").await;
-    client().skip(bench.pool(), skipped[0]).await.unwrap();
+    operator().skip(bench.pool(), skipped[0]).await.unwrap();
     ended(bench.pool(), skipped[2]).await;
     let dead = job(bench.pool(), skipped[0]).await;
     assert_eq!(dead.status, JobStatus::Failed);
     assert_eq!(dead.error.unwrap().kind, FailureKind::Error, "why it died stays readable");
 
     bench.mend().await;
-    client().retry(bench.pool(), retried[0]).await.unwrap();
+    operator().retry(bench.pool(), retried[0]).await.unwrap();
     ended(bench.pool(), retried[2]).await;
     let ran = bench.ran("retried");
     assert_eq!(ran[4..], ["retried \"bad\"", "retried \"b\"", "retried \"c\""]);
@@ -202,13 +202,13 @@ async fn a_skip_is_of_the_job_that_stops_its_group() {
     let bench = Bench::new().await;
     let running = bench.start(OutOfAttempts::Halt).await;
     let ids = bench.halted("g").await;
-    let refused = client().skip(bench.pool(), ids[1]).await.unwrap_err();
+    let refused = operator().skip(bench.pool(), ids[1]).await.unwrap_err();
     let by = ids[0];
     assert!(matches!(refused, ControlError::HaltedBy { by: found, .. } if found == by));
     assert!(refused.to_string().contains(&format!("skip {by} ")), "{refused}");
     assert_eq!(bench.groups().await, ["g"], "it was not b that halted it");
     assert_eq!(job(bench.pool(), ids[1]).await.status, JobStatus::Queued);
-    client().skip(bench.pool(), by).await.unwrap();
+    operator().skip(bench.pool(), by).await.unwrap();
     ended(bench.pool(), ids[2]).await;
 
     // The delayed head of a sleeping group: what waits behind it is woken.
@@ -218,7 +218,7 @@ async fn a_skip_is_of_the_job_that_stops_its_group() {
         jobs.push(seriatim::enqueue(bench.pool(), job).await.unwrap());
     }
     until_groups(bench.pool(), "ready_at > now() + interval '1 min'", 1).await;
-    client().skip(bench.pool(), jobs[0].id()).await.unwrap();
+    operator().skip(bench.pool(), jobs[0].id()).await.unwrap();
     let skipped = job(bench.pool(), jobs[0].id()).await;
     assert_eq!(skipped.status, JobStatus::Failed);
     assert_eq!(skipped.error.unwrap().kind, FailureKind::Skipped);
@@ -238,12 +238,12 @@ async fn decisions_take_part_in_the_callers_transaction() {
         for commits in [false, true] {
             let mut tx = bench.pool().begin().await.unwrap();
             match request {
-                "resume" => client().unhalt_group(&mut *tx, "q", request).await.unwrap(),
-                "skip" => client().skip(&mut *tx, ids[0]).await.unwrap(),
+                "resume" => operator().unhalt_group(&mut *tx, "q", request).await.unwrap(),
+                "skip" => operator().skip(&mut *tx, ids[0]).await.unwrap(),
                 _ => {
-                    client().retry(&mut *tx, ids[0]).await.unwrap();
+                    operator().retry(&mut *tx, ids[0]).await.unwrap();
                     // In the transaction it is queued again already.
-                    let again = client().retry(&mut *tx, ids[0]).await;
+                    let again = operator().retry(&mut *tx, ids[0]).await;
                     assert!(matches!(again, Err(ControlError::WrongStatus { .. })));
                 }
             }
@@ -274,15 +274,15 @@ async fn what_cannot_be_done_is_refused_in_words() {
     let pool = bench.pool();
     let running = bench.start(OutOfAttempts::Halt).await;
     for refused in [
-        client().retry(pool, 404).await.map(drop),
-        client().skip(pool, 404).await,
+        operator().retry(pool, 404).await.map(drop),
+        operator().skip(pool, 404).await,
         client().cancel(pool, 404).await.map(drop),
     ] {
         assert!(matches!(refused, Err(ControlError::NoSuchJob { id: 404 })), "{refused:?}");
     }
     let ids = bench.halted("g").await;
     for (queue, group) in [("q", "free"), ("other", "g")] {
-        let refused = client().unhalt_group(pool, queue, group).await.unwrap_err();
+        let refused = operator().unhalt_group(pool, queue, group).await.unwrap_err();
         assert!(matches!(refused, ControlError::NotHalted { .. }));
         assert!(refused.to_string().contains(group), "{refused}");
     }
@@ -290,9 +290,9 @@ async fn what_cannot_be_done_is_refused_in_words() {
     let done = bench.enqueue("done", &["a"]).await[0];
     ended(pool, done).await;
     for (refused, advice) in [
-        (client().retry(pool, ids[1]).await.map(drop), "is queued"),
-        (client().retry(pool, done).await.map(drop), "is succeeded"),
-        (client().skip(pool, done).await, "is succeeded"),
+        (operator().retry(pool, ids[1]).await.map(drop), "is queued"),
+        (operator().retry(pool, done).await.map(drop), "is succeeded"),
+        (operator().skip(pool, done).await, "is succeeded"),
         (client().cancel(pool, done).await.map(drop), "is succeeded"),
         (client().cancel(pool, ids[0]).await.map(drop), "is failed"),
     ] {
@@ -307,12 +307,13 @@ async fn what_cannot_be_done_is_refused_in_words() {
         .execute(&mut *other)
         .await
         .unwrap();
-    for refused in [client().retry(pool, ids[0]).await.map(drop), client().skip(pool, ids[0]).await]
+    for refused in
+        [operator().retry(pool, ids[0]).await.map(drop), operator().skip(pool, ids[0]).await]
     {
         assert!(matches!(refused, Err(ControlError::Busy { .. })), "{refused:?}");
     }
     other.rollback().await.unwrap();
-    client().skip(pool, ids[0]).await.unwrap();
+    operator().skip(pool, ids[0]).await.unwrap();
     running.shutdown(Duration::from_secs(5)).await;
     bench.database.remove().await.unwrap();
 }
@@ -340,8 +341,8 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
         .unwrap();
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     log.wait_for(1).await;
-    let skipped = client().skip(pool, id).await.unwrap_err();
-    let retried = client().retry(pool, id).await.unwrap_err();
+    let skipped = operator().skip(pool, id).await.unwrap_err();
+    let retried = operator().retry(pool, id).await.unwrap_err();
     for refused in [&skipped, &retried] {
         assert!(refused.to_string().contains("is started"), "{refused}");
     }

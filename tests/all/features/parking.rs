@@ -4,16 +4,18 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::Cancelled;
+use seriatim::explain::Reason;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    AfterHalt, Cancelled, Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts,
-    ProcessorBuilder, QueueOptions, Reason, Retention,
+    AfterHalt, Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, ProcessorBuilder,
+    QueueOptions, Retention,
 };
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, processor,
-    queue, until_jobs, value,
+    Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, operator,
+    processor, queue, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -83,18 +85,18 @@ async fn a_failed_job_and_those_behind_it_park_and_return_in_order() {
     assert_eq!((counts.parked, counts.failed, counts.unfinished()), (3, 2, 0));
 
     // Alone it would leave them behind.
-    let alone = client().retry(pool, unit[0]).await.unwrap_err();
+    let alone = operator().retry(pool, unit[0]).await.unwrap_err();
     assert!(matches!(alone, ControlError::Parked { id } if id == unit[0]), "{alone}");
-    assert_eq!(client().redrive(pool, "q", 100).await.unwrap().jobs, 0);
+    assert_eq!(operator().redrive(pool, "q", 100).await.unwrap().jobs, 0);
 
     // Still bad: the same again, with what has come meanwhile, and with what it is redriven with.
-    let again = client().redrive_parked(pool, "q", "g", Some(unit[0])).await.unwrap();
+    let again = operator().redrive_parked(pool, "q", "g", Some(unit[0])).await.unwrap();
     assert_eq!((again.jobs, again.groups, again.overtaken), (3, 1, 2), "d and the second ran");
     job_when(pool, unit[0], |job| job.status == JobStatus::Failed && job.attempts == 2).await;
     assert_eq!(job(pool, unit[2]).await.status, JobStatus::Parked);
 
     by_hand(pool, "create table mended ()").await;
-    let all = client().redrive_parked(pool, "q", "g", None).await.unwrap();
+    let all = operator().redrive_parked(pool, "q", "g", None).await.unwrap();
     assert_eq!((all.jobs, all.overtaken), (5, 1));
     ended(pool, second[1]).await;
     let everything: Vec<i64> = unit.iter().chain(&second).copied().collect();
@@ -133,13 +135,13 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     );
     // A unit that is not complete is left alone, and `unhalt_group` refuses its group.
     for refused in [
-        client().redrive_parked(pool, "q", "g", None).await.map(drop),
-        client().discard_parked(pool, "q", "g", Some(unit[0])).await.map(drop),
+        operator().redrive_parked(pool, "q", "g", None).await.map(drop),
+        operator().discard_parked(pool, "q", "g", Some(unit[0])).await.map(drop),
     ] {
         assert!(matches!(refused, Err(ControlError::GroupBusy { .. })), "{refused:?}");
     }
-    assert!(matches!(client().retry(pool, unit[0]).await, Err(ControlError::Parked { .. })));
-    let unhalted = client().unhalt_group(pool, "q", "g").await;
+    assert!(matches!(operator().retry(pool, unit[0]).await, Err(ControlError::Parked { .. })));
+    let unhalted = operator().unhalt_group(pool, "q", "g").await;
     assert!(matches!(unhalted, Err(ControlError::NotHalted { .. })));
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
     // Others go on meanwhile, long enough for the group to have run.
@@ -155,7 +157,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     assert_eq!(ran(&log, &unit), [unit[0]]);
     nothing_remains(pool).await;
     by_hand(pool, "create table mended ()").await;
-    let redriven = client().redrive_parked(pool, "q", "g", None).await.unwrap();
+    let redriven = operator().redrive_parked(pool, "q", "g", None).await.unwrap();
     assert_eq!((redriven.jobs, redriven.overtaken), (2501, 1));
     job_when(pool, unit[20], |job| job.status == JobStatus::Succeeded).await;
     assert_eq!(ran(&log, &unit)[1..=20], unit[..20]);
@@ -172,7 +174,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let options = queue("q").out_of_attempts(halt);
     let _running = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
     let park = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Park };
-    client().set_group_policy(pool, "q", "parks", Some(park)).await.unwrap();
+    operator().set_group_policy(pool, "q", "parks", Some(park)).await.unwrap();
     let mut groups = Vec::new();
     for group in ["continues", "parks", "waits", "decided"] {
         let ids = put(pool, group, &["bad", "b"]).await;
@@ -203,7 +205,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let units = client().parked_groups(pool, "q").await.unwrap();
     assert_eq!((units.len(), units[0].job, units[0].parked), (1, groups[1][0], 1));
     // Decided in time.
-    client().unhalt_group(pool, "q", "decided").await.unwrap();
+    operator().unhalt_group(pool, "q", "decided").await.unwrap();
     ended(pool, groups[3][1]).await;
     let halted = client().halted_groups(pool, "q").await.unwrap();
     assert_eq!(halted.iter().map(|g| g.group.as_str()).collect::<Vec<_>>(), ["waits"]);
@@ -215,7 +217,7 @@ async fn a_group_says_itself_what_it_does() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let _running = bench(&database, queue("q"), &log).await.build().unwrap().start().await.unwrap();
-    let set = async |group, policy| client().set_group_policy(pool, "q", group, policy).await;
+    let set = async |group, policy| operator().set_group_policy(pool, "q", group, policy).await;
     let statuses = async || {
         let ids = put(pool, "g", &["bad", "b"]).await;
         job_when(pool, ids[1], |job| job.status != JobStatus::Queued).await;
@@ -276,8 +278,8 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
         .await
         .unwrap();
     for refused in [
-        client().redrive_parked(pool, "q", "g", None).await.map(drop),
-        client().discard_parked(pool, "q", "g", None).await.map(drop),
+        operator().redrive_parked(pool, "q", "g", None).await.map(drop),
+        operator().discard_parked(pool, "q", "g", None).await.map(drop),
         client().cancel(pool, unit[3]).await.map(drop),
     ] {
         assert!(
@@ -288,12 +290,12 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     assert_eq!(job(pool, unit[1]).await.status, JobStatus::Parked, "all or none");
     other.rollback().await.unwrap();
     for (group, id) in [("h", None), ("g", Some(404)), ("g", Some(unit[1]))] {
-        let refused = client().redrive_parked(pool, "q", group, id).await.unwrap_err();
+        let refused = operator().redrive_parked(pool, "q", group, id).await.unwrap_err();
         assert!(matches!(refused, ControlError::NotParked { .. }), "{refused}");
-        let refused = client().discard_parked(pool, "q", group, id).await.unwrap_err();
+        let refused = operator().discard_parked(pool, "q", group, id).await.unwrap_err();
         assert!(refused.to_string().contains("is parked"), "{refused}");
     }
-    assert_eq!(client().discard_parked(pool, "q", "g", Some(unit[0])).await.unwrap(), 2);
+    assert_eq!(operator().discard_parked(pool, "q", "g", Some(unit[0])).await.unwrap(), 2);
     for id in [unit[1], unit[2], unit[3]] {
         let given_up = job(pool, id).await;
         assert_eq!((given_up.status, given_up.attempts), (JobStatus::Cancelled, 0));

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, JobStatus, NewJob, Receive, Running};
+use seriatim::{Client, ControlError, JobStatus, NewJob, Running};
 use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, nothing_remains,
-    processor, queue, until_groups, until_jobs, value,
+    operator, processor, queue, until_groups, until_jobs, value,
 };
 
 struct Bench {
@@ -77,9 +78,9 @@ async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
     let slow = enqueue(pool, "q", "g", "slow").await;
     bench.log.wait_for(1).await;
     assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
-    client().pause_queue(pool, "q", Some("first")).await.unwrap();
+    client().operator("test", "first").pause_queue(pool, "q").await.unwrap();
     let first = client().paused_queue(pool, "q").await.unwrap().unwrap();
-    client().pause_queue(pool, "q", Some("maintenance")).await.unwrap();
+    client().operator("test", "maintenance").pause_queue(pool, "q").await.unwrap();
     let paused = client().paused_queue(pool, "q").await.unwrap().unwrap();
     assert_eq!((paused.queue.as_str(), paused.reason.as_deref()), ("q", Some("maintenance")));
     assert_eq!(paused.since, first.since);
@@ -94,7 +95,7 @@ async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
     assert_eq!(bench.ran(), ["g \"slow\""]);
     assert_eq!(job(pool, next).await.status, JobStatus::Queued);
 
-    client().unpause_queue(pool, "q").await.unwrap();
+    operator().unpause_queue(pool, "q").await.unwrap();
     ended(pool, next).await;
     ended(pool, ungrouped).await;
     assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
@@ -107,9 +108,9 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     let pool = bench.pool();
     enqueue(pool, "q", "g", "slow").await;
     bench.log.wait_for(1).await;
-    client().pause_group(pool, "q", "g", Some("angry customer")).await.unwrap();
+    client().operator("test", "angry customer").pause_group(pool, "q", "g").await.unwrap();
     // Without any job, and so without a row.
-    client().pause_group(pool, "q", "empty", None).await.unwrap();
+    operator().pause_group(pool, "q", "empty").await.unwrap();
     let groups = client().paused_groups(pool, "q").await.unwrap();
     let names: Vec<_> =
         groups.iter().map(|g| (g.queue.as_str(), g.group.as_str(), g.reason.as_deref())).collect();
@@ -131,10 +132,10 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     // It is neither halted nor stranded.
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
 
-    client().unpause_group(pool, "q", "g").await.unwrap();
+    operator().unpause_group(pool, "q", "g").await.unwrap();
     ended(pool, last).await;
     assert_eq!(bench.ran(), ["g \"slow\"", "g 1", "g 2"]);
-    client().unpause_group(pool, "q", "empty").await.unwrap();
+    operator().unpause_group(pool, "q", "empty").await.unwrap();
     bench.log.wait("the other one ran", |seen| seen.iter().any(|e| e == "empty 1")).await;
     assert!(client().paused_groups(pool, "q").await.unwrap().is_empty());
     bench.end().await;
@@ -145,18 +146,18 @@ async fn pauses_take_part_in_the_callers_transaction() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     let mut tx = pool.begin().await.unwrap();
-    client().pause_group(&mut *tx, "q", "g", None).await.unwrap();
-    client().pause_queue(&mut *tx, "q", None).await.unwrap();
+    operator().pause_group(&mut *tx, "q", "g").await.unwrap();
+    operator().pause_queue(&mut *tx, "q").await.unwrap();
     tx.rollback().await.unwrap();
     let first = enqueue(pool, "q", "g", 1).await;
     ended(pool, first).await;
 
-    client().pause_group(pool, "q", "g", None).await.unwrap();
+    operator().pause_group(pool, "q", "g").await.unwrap();
     let second = enqueue(pool, "q", "g", 2).await;
     until_groups(pool, "ready_at = 'infinity'", 1).await;
     for commits in [false, true] {
         let mut tx = pool.begin().await.unwrap();
-        client().unpause_group(&mut *tx, "q", "g").await.unwrap();
+        operator().unpause_group(&mut *tx, "q", "g").await.unwrap();
         bench.others_go_on("q").await;
         assert_eq!(job(pool, second).await.status, JobStatus::Queued);
         if commits {
@@ -174,24 +175,26 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     for (refused, words) in [
-        (client().unpause_queue(pool, "q").await, "queue \"q\" is not paused"),
-        (client().unpause_group(pool, "q", "g").await, "group \"g\" of queue \"q\" is not paused"),
+        (operator().unpause_queue(pool, "q").await, "queue \"q\" is not paused"),
+        (
+            operator().unpause_group(pool, "q", "g").await,
+            "group \"g\" of queue \"q\" is not paused",
+        ),
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
         assert!(refused.to_string().starts_with(words), "{refused}");
     }
-    for refused in [
-        client().pause_queue(pool, "", None).await,
-        client().pause_group(pool, "q", "\0", None).await,
-    ] {
+    for refused in
+        [operator().pause_queue(pool, "").await, operator().pause_group(pool, "q", "\0").await]
+    {
         assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
     }
     let odd = "it's \\'; drop schema seriatim; -- $1 ?1 \u{1f600}";
-    client().pause_group(pool, "q", odd, Some(odd)).await.unwrap();
+    client().operator("test", odd).pause_group(pool, "q", odd).await.unwrap();
     let waiting = enqueue(pool, "q", odd, 1).await;
     until_groups(pool, "ready_at = 'infinity'", 1).await;
-    client().unpause_group(pool, "q", odd).await.unwrap();
+    operator().unpause_group(pool, "q", odd).await.unwrap();
     ended(pool, waiting).await;
     let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;
     assert_eq!(settings, 1);
@@ -208,8 +211,10 @@ async fn in_ms(pool: &PgPool, ms: i64) -> DateTime<Utc> {
 async fn pause_until(pool: &PgPool, group: Option<&str>, until: DateTime<Utc>) {
     let (client, why) = (client(), Some("for a while"));
     match group {
-        Some(group) => client.pause_group_until(pool, "q", group, until, why).await.unwrap(),
-        None => client.pause_queue_until(pool, "q", until, why).await.unwrap(),
+        Some(group) => {
+            client.operator("test", why).pause_group_until(pool, "q", group, until).await.unwrap()
+        }
+        None => client.operator("test", why).pause_queue_until(pool, "q", until).await.unwrap(),
     }
 }
 
@@ -243,8 +248,8 @@ async fn a_pause_with_an_end_ends_by_itself_and_never_sooner() {
         // It is over for all who ask.
         assert_eq!(paused_until(pool, group).await, None);
         let over = match group {
-            Some(group) => client().unpause_group(pool, "q", group).await,
-            None => client().unpause_queue(pool, "q").await,
+            Some(group) => operator().unpause_group(pool, "q", group).await,
+            None => operator().unpause_queue(pool, "q").await,
         };
         assert!(matches!(over, Err(ControlError::NotPaused { .. })), "{over:?}");
         // Its end cleared what the pause left.
@@ -282,8 +287,8 @@ async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
             let end = in_ms(pool, wait_ms).await;
             pause_until(pool, group, end).await;
             match group {
-                Some(group) => client().pause_group(pool, "q", group, None).await.unwrap(),
-                None => client().pause_queue(pool, "q", None).await.unwrap(),
+                Some(group) => operator().pause_group(pool, "q", group).await.unwrap(),
+                None => operator().pause_queue(pool, "q").await.unwrap(),
             }
             if in_ms(pool, 0).await < end {
                 break end;
@@ -298,8 +303,8 @@ async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
         bench.others_go_on("other").await;
         assert_eq!(job(pool, second).await.status, JobStatus::Queued);
         match group {
-            Some(group) => client().unpause_group(pool, "q", group).await.unwrap(),
-            None => client().unpause_queue(pool, "q").await.unwrap(),
+            Some(group) => operator().unpause_group(pool, "q", group).await.unwrap(),
+            None => operator().unpause_queue(pool, "q").await.unwrap(),
         }
         ended(pool, second).await;
         bench.end().await;
@@ -335,10 +340,10 @@ async fn a_pause_that_would_be_over_is_refused() {
     let past = in_ms(pool, -1).await;
     let far = past + TimeDelta::days(36_600);
     for refused in [
-        client().pause_queue_until(pool, "q", far, None).await,
-        client().pause_queue_until(pool, "q", DateTime::<Utc>::MAX_UTC, None).await,
-        client().pause_queue_until(pool, "q", past, None).await,
-        client().pause_group_until(pool, "q", "g", past, None).await,
+        operator().pause_queue_until(pool, "q", far).await,
+        operator().pause_queue_until(pool, "q", DateTime::<Utc>::MAX_UTC).await,
+        operator().pause_queue_until(pool, "q", past).await,
+        operator().pause_group_until(pool, "q", "g", past).await,
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::OutOfRange { .. }), "{refused:?}");

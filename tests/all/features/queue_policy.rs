@@ -3,17 +3,19 @@
 
 use std::time::Duration;
 
+use seriatim::admin::QueueSettings;
+use seriatim::receive::{Receive, Received};
 use seriatim::testing::TestDatabase;
 use seriatim::{
     AfterHalt, Client, ControlError, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
-    QueueSettings, Receive, Received, RetryPolicy, Running,
+    RetryPolicy, Running,
 };
 use sqlx::PgPool;
 
 use crate::support::logged::Logged;
 use crate::support::{
-    Log, by_hand, database, ended, enqueue, handler_with, job, job_of, job_when, processor, queue,
-    until_groups, value,
+    Log, by_hand, database, ended, enqueue, handler_with, job, job_of, job_when, operator,
+    processor, queue, until_groups, value,
 };
 
 async fn receive(pool: &PgPool, group: &str) -> Received {
@@ -33,7 +35,7 @@ async fn a_nack_without_a_delay_waits_for_the_backoff_of_the_queue() {
     client.nack(pool, &receive(pool, "g").await.receipt, None).await.unwrap();
     let seconds = value::<f64>(pool, waits).await;
     assert!(seconds > 0.0 && seconds <= 1.0, "{seconds} s");
-    client.run_now(pool, id).await.unwrap();
+    operator().run_now(pool, id).await.unwrap();
     let short = Duration::from_millis(1);
     client.configure_queue(pool, QueueSettings::new("q").backoff_cap(short)).await.unwrap();
     client.nack(pool, &receive(pool, "g").await.receipt, None).await.unwrap();
@@ -49,7 +51,7 @@ async fn a_nack_without_a_delay_waits_for_the_backoff_of_the_queue() {
         client.nack(pool, &received.receipt, None).await.unwrap();
         let seconds = value::<f64>(pool, waits).await;
         assert!((seconds - minutes * 60.0).abs() < 5.0, "{seconds} s after attempt {attempt}");
-        client.run_now(pool, id).await.unwrap();
+        operator().run_now(pool, id).await.unwrap();
     }
     // A delay that is named counts, also in SQL.
     let receipt = receive(pool, "g").await.receipt;
@@ -86,7 +88,7 @@ async fn a_received_job_that_is_out_of_attempts_does_what_the_queue_says() {
     assert_eq!(fails("halts for").await.unwrap().then, Some(AfterHalt::Continue));
     // A group's own policy goes before its queue's.
     let own = Some(OutOfAttempts::Continue);
-    client.set_group_policy(pool, "q", "own", own).await.unwrap();
+    operator().set_group_policy(pool, "q", "own", own).await.unwrap();
     assert_eq!(fails("own").await, None);
     configure(Some(OutOfAttempts::Park)).await;
     assert_eq!(fails("parks").await.unwrap().then, Some(AfterHalt::Park));
@@ -142,7 +144,7 @@ async fn what_is_stored_goes_before_what_a_processor_says() {
     assert_eq!(job(pool, behind).await.status, JobStatus::Queued);
 
     // Before the queue's settings go a job's own limit and a group's own policy.
-    client.set_group_policy(pool, "q", "own", Some(OutOfAttempts::Park)).await.unwrap();
+    operator().set_group_policy(pool, "q", "own", Some(OutOfAttempts::Park)).await.unwrap();
     let ids = [job_of("q", "own", 1).max_attempts(2), job_of("q", "own", 2)];
     let ids = seriatim::enqueue_many(pool, ids).await.unwrap();
     let dead = job_when(pool, ids[0].id(), |job| job.status == JobStatus::Failed).await;
@@ -281,13 +283,13 @@ async fn options_that_do_not_count_are_told_of() {
 async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
-    let client = Client::default().acting_as("ann").because("their server is down");
-    let nothing = client.park_group(pool, "q", "g").await.unwrap_err();
+    let ann = Client::default().operator("ann", "their server is down");
+    let nothing = ann.park_group(pool, "q", "g").await.unwrap_err();
     assert!(matches!(nothing, ControlError::NothingWaits { .. }), "{nothing}");
     let hour = Duration::from_hours(1);
     let head = seriatim::enqueue(pool, job_of("q", "g", 1).delay(hour)).await.unwrap().id();
     let behind = enqueue(pool, "q", "g", 2).await;
-    let unseen = client.park_group(pool, "q", "g").await.unwrap_err();
+    let unseen = ann.park_group(pool, "q", "g").await.unwrap_err();
     assert!(matches!(unseen, ControlError::GroupBusy { .. }), "{unseen}");
 
     let run = handler_with(log.clone(), async |log, job, data| {
@@ -306,7 +308,7 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
         .await
         .unwrap();
     until_groups(pool, "ready_at > now() + interval '1 min'", 1).await;
-    assert_eq!(client.park_group(pool, "q", "g").await.unwrap(), head);
+    assert_eq!(ann.park_group(pool, "q", "g").await.unwrap(), head);
     job_when(pool, behind, |job| job.status == JobStatus::Parked).await;
     let dead = job(pool, head).await;
     assert_eq!(dead.status, JobStatus::Failed);
@@ -314,7 +316,7 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
     // The group goes on without them.
     let later = enqueue(pool, "q", "g", 3).await;
     ended(pool, later).await;
-    let redriven = client.redrive_parked(pool, "q", "g", None).await.unwrap();
+    let redriven = ann.redrive_parked(pool, "q", "g", None).await.unwrap();
     assert_eq!((redriven.jobs, redriven.overtaken), (2, 1));
     ended(pool, behind).await;
     let ids = [later, head, behind].map(|id| id.to_string());
@@ -327,14 +329,14 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
          values ('q', 'empty', 'infinity', 1, now(), 1)",
     )
     .await;
-    let empty = client.park_group(pool, "q", "empty").await.unwrap_err();
+    let empty = ann.park_group(pool, "q", "empty").await.unwrap_err();
     assert!(matches!(empty, ControlError::NothingWaits { .. }), "{empty}");
 
     let hangs = enqueue(pool, "q", "runs", "hang").await;
     job_when(pool, hangs, |job| job.status == JobStatus::Started).await;
-    let runs = client.park_group(pool, "q", "runs").await.unwrap_err();
+    let runs = ann.park_group(pool, "q", "runs").await.unwrap_err();
     assert!(matches!(runs, ControlError::GroupRuns { job, .. } if job == hangs), "{runs}");
-    let actions: Vec<_> = client.operations(pool, None, 10).await.unwrap();
+    let actions: Vec<_> = ann.client().operations(pool, None, 10).await.unwrap();
     let actions: Vec<_> = actions.iter().map(|done| done.action.as_str()).collect();
     assert_eq!(actions, ["redrive_parked", "park"]);
     running.shutdown(Duration::ZERO).await;

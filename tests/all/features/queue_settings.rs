@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use seriatim::{Client, ConfigureError, DedupScope, NewJob, QueueSettings};
+use seriatim::admin::{DedupScope, QueueSettings};
+use seriatim::{Client, ConfigureError, NewJob};
 use sqlx::{Connection, Executor};
 
 use crate::support::{chain, database, job, job_of, value};

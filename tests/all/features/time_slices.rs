@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::admin::QueueSettings;
+use seriatim::explain::Reason;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{
-    Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, QueueSettings, Reason,
-    RetryPolicy,
-};
+use seriatim::{Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, RetryPolicy};
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
-    handler_with, held_up, job, job_of, jobs_where, nothing_remains, processor, queue, size,
+    handler_with, held_up, job, job_of, jobs_where, nothing_remains, operator, processor, queue,
+    size,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -217,12 +217,16 @@ async fn a_pause_ends_the_turn() {
     use JobStatus::{Queued, Succeeded};
     for hold in HOLDS {
         let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
-            Client::default().pause_group(pool, "q", "g", Some("in a turn")).await.unwrap();
+            Client::default()
+                .operator("test", "in a turn")
+                .pause_group(pool, "q", "g")
+                .await
+                .unwrap();
         };
         let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
         assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");
         let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
-            Client::default().pause_queue(pool, "q", None).await.unwrap();
+            operator().pause_queue(pool, "q").await.unwrap();
         };
         let (statuses, log) = in_the_middle_of_a_turn(hold, paused).await;
         assert_eq!((statuses, log.len()), (vec![Succeeded, Queued, Queued], 1), "{hold:?}");

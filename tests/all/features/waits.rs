@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, Client, Hold, JobError, NewJob, OutOfAttempts, QueueOptions, Receive};
+use seriatim::{ActiveJob, Client, Hold, JobError, NewJob, OutOfAttempts, QueueOptions};
 use sqlx::PgPool;
 
 use crate::support::{
-    STARTED, by_hand, database, drained, ended, enqueue, handler_with, processor, queue,
+    STARTED, by_hand, database, drained, ended, enqueue, handler_with, operator, processor, queue,
     until_groups, until_jobs, value,
 };
 
@@ -196,7 +197,7 @@ async fn a_retried_job_waits_from_when_it_is_due_again() {
 #[tokio::test]
 async fn a_halt_is_a_wait_for_the_lane() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
+    let pool = database.pool();
     let dead = enqueue(pool, "q", "a", "dead").await;
     enqueue(pool, "q", "a", "behind").await;
     age(pool, 10, "true").await;
@@ -207,7 +208,7 @@ async fn a_halt_is_a_wait_for_the_lane() {
     ended(pool, dead).await;
     until_groups(pool, "halted_at is not null", 1).await;
     running.shutdown(Duration::from_secs(5)).await;
-    client.unhalt_group(pool, "q", "a").await.unwrap();
+    operator().unhalt_group(pool, "q", "a").await.unwrap();
     run(&database, options()).await.expect(&json!("behind"), 600.0, 0.0);
 }
 
@@ -215,8 +216,8 @@ async fn a_halt_is_a_wait_for_the_lane() {
 #[tokio::test]
 async fn a_pause_is_a_wait_for_a_slot() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
-    client.pause_group(pool, "q", "a", None).await.unwrap();
+    let pool = database.pool();
+    operator().pause_group(pool, "q", "a").await.unwrap();
     enqueue(pool, "q", "a", "paused").await;
     age(pool, 10, "true").await;
     let idle = handler_with((), async |(), _, _| Ok(json!(null)));
@@ -224,7 +225,7 @@ async fn a_pause_is_a_wait_for_a_slot() {
     let running = running.start().await.unwrap();
     until_groups(pool, "ready_at = 'infinity'", 1).await;
     running.shutdown(Duration::from_secs(5)).await;
-    client.unpause_group(pool, "q", "a").await.unwrap();
+    operator().unpause_group(pool, "q", "a").await.unwrap();
     run(&database, queue("q")).await.expect(&json!("paused"), 0.0, 600.0);
 }
 
@@ -232,9 +233,9 @@ async fn a_pause_is_a_wait_for_a_slot() {
 #[tokio::test]
 async fn a_groups_pause_that_ends_by_itself_is_a_wait_for_the_lane() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
+    let pool = database.pool();
     let end = value::<DateTime<Utc>>(pool, "select clock_timestamp() + interval '3 s'").await;
-    client.pause_group_until(pool, "q", "a", end, None).await.unwrap();
+    operator().pause_group_until(pool, "q", "a", end).await.unwrap();
     enqueue(pool, "q", "a", "paused").await;
     run(&database, queue("q")).await.expect(&json!("paused"), 3.0, 0.0);
 }

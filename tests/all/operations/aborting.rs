@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, Receive, ReceiveError, RetryPolicy};
+use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    processor, queue,
+    operator, processor, queue,
 };
 
 /// Says when a handler's future is dropped.
@@ -23,7 +24,7 @@ impl Drop for Dropped {
 /// Jobs hang in their first attempt if their data is true; in a transaction if `in_tx`.
 async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     let (pool, log) = (database.pool(), Arc::new(Log::default()));
-    let client = Client::default().acting_as("ann");
+    let ann = Client::default().operator("ann", None);
     let run = handler_with((Arc::clone(&log), in_tx), async |(log, in_tx), job, data| {
         log.add(format!("{} attempt {}", job.id(), job.attempt()));
         if data == true && job.attempt() == 1 {
@@ -47,7 +48,7 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
         let begun = format!("{hung} attempt 1");
         log.wait(&begun, |entries| entries.contains(&begun)).await;
         job_when(pool, hung, |job| job.status == JobStatus::Started).await;
-        client.abort(pool, hung).await.unwrap();
+        ann.abort(pool, hung).await.unwrap();
         let dropped = format!("{hung} dropped");
         log.wait(&dropped, |entries| entries.contains(&dropped)).await;
     }
@@ -61,9 +62,9 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     let at = |entry: String| entries.iter().position(|other| *other == entry).unwrap();
     assert!(at(format!("{grouped} dropped")) < at(format!("{grouped} attempt 2")), "{entries:?}");
     assert!(at(format!("{grouped} attempt 2")) < at(format!("{behind} attempt 1")));
-    let refused = client.abort(pool, grouped).await.unwrap_err();
+    let refused = ann.abort(pool, grouped).await.unwrap_err();
     assert!(matches!(refused, ControlError::WrongStatus { .. }), "{refused}");
-    let operations = client.operations(pool, None, 10).await.unwrap();
+    let operations = ann.client().operations(pool, None, 10).await.unwrap();
     assert_eq!(operations.iter().filter(|done| done.action == "abort").count(), 3);
     running.shutdown(Duration::from_secs(5)).await;
     nothing_remains_for_the_next(pool).await;
@@ -94,7 +95,7 @@ async fn a_received_job_is_aborted_and_its_receipt_is_stale() {
     let id = enqueue(pool, "q", "g", 1).await;
     let what = || Receive::new("q").visibility(Duration::from_hours(1));
     let received = client.receive(pool, what()).await.unwrap().remove(0);
-    client.abort(pool, id).await.unwrap();
+    operator().abort(pool, id).await.unwrap();
     let stale = client.ack(pool, &received.receipt).await.unwrap_err();
     assert!(matches!(stale, ReceiveError::Stale { .. }), "{stale}");
     assert!(client.receive(pool, what()).await.unwrap().is_empty(), "a grace has to pass");

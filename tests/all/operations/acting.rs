@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use seriatim::{
-    Client, ControlError, FailedFilter, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy,
-};
+use seriatim::admin::FailedFilter;
+use seriatim::{Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy};
 use sqlx::PgPool;
 
 use crate::support::{
-    by_hand, database, ended, enqueue, handler, job, job_of, job_when, nothing_remains, processor,
-    queue, value,
+    by_hand, database, ended, enqueue, handler, job, job_of, job_when, nothing_remains, operator,
+    processor, queue, value,
 };
 
 async fn actions(pool: &PgPool) -> Vec<(String, Option<String>, u64)> {
@@ -23,12 +22,12 @@ async fn actions(pool: &PgPool) -> Vec<(String, Option<String>, u64)> {
 async fn what_was_done_with_a_job_is_found_by_its_id() {
     let database = database().await;
     let pool = database.pool();
-    let ann = Client::default().acting_as("ann").because("refunded by hand");
+    let ann = Client::default().operator("ann", "refunded by hand");
     let (first, second) = (enqueue(pool, "q", "g", 1).await, enqueue(pool, "q", "g", 2).await);
     ann.skip(pool, first).await.unwrap();
     ann.retry(pool, first).await.unwrap();
     ann.skip(pool, second).await.unwrap();
-    let done = ann.job_operations(pool, first).await.unwrap();
+    let done = ann.client().job_operations(pool, first).await.unwrap();
     let actions: Vec<_> = done.iter().map(|done| &*done.action).collect();
     assert_eq!(actions, ["skip", "retry"]);
     assert_eq!(done[0].reason.as_deref(), Some("refunded by hand"));
@@ -38,13 +37,13 @@ async fn what_was_done_with_a_job_is_found_by_its_id() {
 async fn a_skip_that_changes_nothing_is_not_written_down() {
     let database = database().await;
     let pool = database.pool();
-    let ann = Client::default().acting_as("ann");
+    let ann = Client::default().operator("ann", None);
     let id = enqueue(pool, "q", "g", 1).await;
     let skip = format!("select concat_ws(' ', status, done, busy) from seriatim.skip({id})");
     assert_eq!(value::<String>(pool, skip.as_str()).await, "queued t f");
     assert_eq!(value::<String>(pool, skip.as_str()).await, "failed f f");
     ann.skip(pool, id).await.unwrap();
-    assert_eq!(ann.job_operations(pool, id).await.unwrap().len(), 1);
+    assert_eq!(ann.client().job_operations(pool, id).await.unwrap().len(), 1);
 
     // It halts its group: then there is something to do.
     by_hand(
@@ -62,31 +61,32 @@ async fn a_skip_that_changes_nothing_is_not_written_down() {
     other.rollback().await.unwrap();
     assert_eq!(value::<String>(pool, skip.as_str()).await, "failed t f");
     assert_eq!(value::<String>(pool, skip.as_str()).await, "failed f f");
-    assert_eq!(ann.job_operations(pool, id).await.unwrap().len(), 2);
+    assert_eq!(ann.client().job_operations(pool, id).await.unwrap().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_changes_is_written_down_with_it() {
     let database = database().await;
     let pool = database.pool();
-    let ann = Client::default().acting_as("ann").because("a test");
+    let ann = Client::default().operator("ann", "a test");
     let first = enqueue(pool, "q", "g", 1).await;
-    let second = enqueue(pool, "q", "g", 2).await;
+    enqueue(pool, "q", "g", 2).await;
 
     // A preview changes nothing, and so writes nothing.
     let mut tx = pool.begin().await.unwrap();
     ann.cancel(&mut *tx, first).await.unwrap();
-    assert_eq!(ann.operations(&mut *tx, None, 10).await.unwrap().len(), 1);
+    assert_eq!(ann.client().operations(&mut *tx, None, 10).await.unwrap().len(), 1);
     tx.rollback().await.unwrap();
     assert_eq!(actions(pool).await, []);
 
-    ann.pause_queue(pool, "q", Some("the bank is closed")).await.unwrap();
+    let closed = Client::default().operator("ann", "the bank is closed");
+    closed.pause_queue(pool, "q").await.unwrap();
     ann.unpause_queue(pool, "q").await.unwrap();
-    ann.pause_group(pool, "q", "g", None).await.unwrap();
+    ann.pause_group(pool, "q", "g").await.unwrap();
     assert_eq!(
-        ann.paused_groups(pool, "q").await.unwrap()[0].reason.as_deref(),
+        ann.client().paused_groups(pool, "q").await.unwrap()[0].reason.as_deref(),
         Some("a test"),
-        "the reason of the client"
+        "the reason of the operator"
     );
     ann.unpause_group(pool, "q", "g").await.unwrap();
     ann.cancel(pool, first).await.unwrap();
@@ -95,7 +95,9 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.set_group_policy(pool, "q", "g", Some(OutOfAttempts::Park)).await.unwrap();
     ann.set_group_policy(pool, "q", "g", None).await.unwrap();
-    ann.configure_queue(pool, seriatim::QueueSettings::new("q").max_attempts(3)).await.unwrap();
+    ann.configure_queue(pool, seriatim::admin::QueueSettings::new("q").max_attempts(3))
+        .await
+        .unwrap();
     ann.purge(pool, "q").await.unwrap();
     // Nothing was changed.
     ann.unhalt_group(pool, "q", "g").await.unwrap_err();
@@ -103,8 +105,11 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.retry(pool, 404).await.unwrap_err();
     ann.release_node(pool, "nowhere").await.unwrap();
-    // Nobody asked for it.
-    Client::default().retry(pool, second).await.unwrap();
+    // The application's own changes.
+    let third = enqueue(pool, "q", "g", 3).await;
+    Client::default().cancel(pool, third).await.unwrap();
+    let settings = seriatim::admin::QueueSettings::new("q").max_attempts(4);
+    Client::default().configure_queue(pool, settings).await.unwrap();
 
     let why = || Some(String::from("a test"));
     let expected = [
@@ -125,10 +130,10 @@ async fn what_an_operator_changes_is_written_down_with_it() {
         actions(pool).await,
         expected.map(|(action, why, affected)| (action.to_owned(), why, affected))
     );
-    let last = ann.operations(pool, None, 1).await.unwrap();
-    let before = ann.operations(pool, Some(last[0].id), 1).await.unwrap();
+    let last = ann.client().operations(pool, None, 1).await.unwrap();
+    let before = ann.client().operations(pool, Some(last[0].id), 1).await.unwrap();
     assert_eq!((last[0].action.as_str(), before[0].action.as_str()), ("purge", "configure_queue"));
-    let of_retry = ann.operations(pool, None, 100).await.unwrap();
+    let of_retry = ann.client().operations(pool, None, 100).await.unwrap();
     let of_retry = of_retry.iter().find(|done| done.action == "retry").unwrap();
     assert_eq!((of_retry.queue.as_deref(), of_retry.group.as_deref()), (Some("q"), Some("g")));
     assert_eq!(of_retry.job, Some(first));
@@ -163,7 +168,7 @@ async fn sql_functions_do_the_same_and_name_the_sessions_user() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_waits_for_its_time_runs_now() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default());
+    let pool = database.pool();
     let retry = RetryPolicy::new(2).base(Duration::from_hours(1)).cap(Duration::from_hours(1));
     let run = handler(async |job, data: Value| {
         if data == "later" && job.attempt() == 1 {
@@ -182,13 +187,13 @@ async fn a_job_that_waits_for_its_time_runs_now() {
     let behind = enqueue(pool, "q", "backs-off", 3).await;
     job_when(pool, backs_off, |job| job.attempts == 1 && job.status == JobStatus::Queued).await;
     for id in [delayed, ungrouped, backs_off] {
-        client.run_now(pool, id).await.unwrap();
+        operator().run_now(pool, id).await.unwrap();
         assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
     }
     ended(pool, behind).await;
-    let refused = client.run_now(pool, behind).await.unwrap_err();
+    let refused = operator().run_now(pool, behind).await.unwrap_err();
     assert!(matches!(refused, ControlError::WrongStatus { .. }), "{refused}");
-    assert!(matches!(client.run_now(pool, 404).await, Err(ControlError::NoSuchJob { .. })));
+    assert!(matches!(operator().run_now(pool, 404).await, Err(ControlError::NoSuchJob { .. })));
     nothing_remains(pool).await;
     running.shutdown(Duration::from_secs(5)).await;
 }
@@ -196,7 +201,7 @@ async fn a_job_that_waits_for_its_time_runs_now() {
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     let database = database().await;
-    let (pool, client) = (database.pool(), Client::default().acting_as("ann"));
+    let (pool, ann) = (database.pool(), Client::default().operator("ann", None));
     let mut ids = Vec::new();
     for (queue, group, name) in
         [("q", "g", "a"), ("q", "g", "b"), ("q", "h", "a"), ("r", "g", "a"), ("q", "g", "c")]
@@ -205,7 +210,7 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
         ids.push(seriatim::enqueue(pool, job).await.unwrap().id());
     }
     for id in &ids[..4] {
-        client.skip(pool, *id).await.unwrap();
+        ann.skip(pool, *id).await.unwrap();
     }
     by_hand(
         pool,
@@ -217,7 +222,7 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     )
     .await;
     let listed = async |filter: FailedFilter| -> Vec<i64> {
-        client.failed_jobs(pool, &filter).await.unwrap().iter().map(|job| job.id).collect()
+        ann.client().failed_jobs(pool, &filter).await.unwrap().iter().map(|job| job.id).collect()
     };
     let all = FailedFilter::default;
     let of_q = || FailedFilter { queue: Some("q".into()), ..all() };
@@ -231,21 +236,21 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     assert_eq!(listed(FailedFilter { limit: 2, ..all() }).await, ids[..2]);
     assert_eq!(listed(FailedFilter { after: Some(ids[1]), limit: 1, ..all() }).await, [ids[2]]);
 
-    assert_eq!(client.discard_jobs(pool, &[ids[2], ids[4], 404]).await.unwrap(), 1);
-    assert_eq!(client.job_status(pool, ids[2]).await.unwrap(), Some(JobStatus::Cancelled));
-    assert_eq!(client.job_status(pool, 404).await.unwrap(), None);
+    assert_eq!(ann.discard_jobs(pool, &[ids[2], ids[4], 404]).await.unwrap(), 1);
+    assert_eq!(ann.client().job_status(pool, ids[2]).await.unwrap(), Some(JobStatus::Cancelled));
+    assert_eq!(ann.client().job_status(pool, 404).await.unwrap(), None);
     // Whatever the order of the selection, and only dead letters.
     let chosen = [ids[4], ids[1], 404, ids[0]];
-    let redriven = client.redrive_jobs(pool, &chosen).await.unwrap();
+    let redriven = ann.redrive_jobs(pool, &chosen).await.unwrap();
     assert_eq!((redriven.jobs, redriven.groups, redriven.overtaken), (2, 1, 0));
     assert_eq!(listed(all()).await, [ids[3]]);
-    let operations = client.operations(pool, None, 2).await.unwrap();
+    let operations = ann.client().operations(pool, None, 2).await.unwrap();
     let done: Vec<_> = operations.iter().map(|done| (&*done.action, done.affected)).collect();
     assert_eq!(done, [("redrive", 2), ("discard", 1)]);
     assert_eq!(operations[0].group.as_deref(), Some("g"));
 
-    assert_eq!(client.redrive_group(pool, "r", "other", 10).await.unwrap().jobs, 0);
-    assert_eq!(client.redrive_group(pool, "r", "g", 10).await.unwrap().jobs, 1);
+    assert_eq!(ann.redrive_group(pool, "r", "other", 10).await.unwrap().jobs, 0);
+    assert_eq!(ann.redrive_group(pool, "r", "g", 10).await.unwrap().jobs, 1);
     let run = handler(async |job, _| Ok(Value::from(job.id())));
     let running = processor(&database, 10)
         .await

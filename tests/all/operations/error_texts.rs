@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::admin::QueueSettings;
+use seriatim::observe::BackgroundError;
+use seriatim::receive::ReceiveError;
 use seriatim::{
-    BackgroundError, BuildMistake, Client, ConfigureError, ControlError, EnqueueError,
-    MigrateError, NameError, NewJob, QueueSettings, ReceiveError, StartError,
+    BuildMistake, Client, ConfigureError, ControlError, EnqueueError, MigrateError, NameError,
+    NewJob, StartError,
 };
 use sqlx::postgres::PgPoolOptions;
 
@@ -107,7 +110,8 @@ async fn what_the_database_refuses_has_its_sqlstate_and_did_reach_it() {
     let client = Client::new("nowhere").unwrap();
     let enqueue = client.enqueue(pool, NewJob::new("q", &1)).await.unwrap_err().to_string();
     let control = client.cancel(pool, 1).await.unwrap_err().to_string();
-    let receive = client.receive(pool, seriatim::Receive::new("q")).await.unwrap_err().to_string();
+    let receive =
+        client.receive(pool, seriatim::receive::Receive::new("q")).await.unwrap_err().to_string();
     let settings = QueueSettings::new("q").in_flight_limit(1);
     let configure = client.configure_queue(pool, settings).await.unwrap_err().to_string();
     for text in [enqueue, control, receive, configure] {

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::explain::{GroupExplanation, JobExplanation, Reason};
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    Client, GroupExplanation, JobError, JobExplanation, JobStatus, NewJob, OutOfAttempts, Reason,
-    RetryPolicy, Running,
-};
+use seriatim::{Client, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::time::Instant;
 
 use crate::support::{
     Log, PATIENCE, UNSEEN, by_hand, database, ended, enqueue, handler_with, job_of, job_when,
-    processor, queue, until_jobs, value,
+    operator, processor, queue, until_jobs, value,
 };
 
 async fn explained(pool: &PgPool, job: i64) -> JobExplanation {
@@ -483,7 +481,7 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     by_hand(pool, any).await;
     says(pool, alone, &["To do: nothing, it is taken over within seconds"]).await;
     says(pool, job, &["To do: see whether the processors of its queue live"]).await;
-    Client::default().pause_queue(pool, "q", None).await.unwrap();
+    operator().pause_queue(pool, "q").await.unwrap();
     says(pool, job, &["To do: unpause_queue lets a worker take it over"]).await;
 }
 
@@ -499,7 +497,7 @@ async fn no_attempt_is_told_beyond_its_limit() {
         "update seriatim.job set status = 'failed', flagged = false, attempts = 2, finished_at = now()",
     )
     .await;
-    client.retry(pool, id).await.unwrap();
+    operator().retry(pool, id).await.unwrap();
     by_hand(pool, "update seriatim.job set attempts = 3").await;
     let job = client.job(pool, id).await.unwrap().unwrap();
     assert_eq!(job.attempt().to_string(), "attempt 3 of 4");

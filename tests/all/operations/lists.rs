@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, JobError, JobStatus, NewJob, Processor, QueueCounts};
+use seriatim::admin::QueueCounts;
+use seriatim::{Client, JobError, JobStatus, NewJob, Processor};
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
-    queue,
+    Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, operator,
+    processor, queue,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,9 +129,9 @@ async fn the_jobs_of_a_group_come_in_the_order_in_which_they_will_run() {
     assert_eq!(listed(2).await, ids[..2]);
     assert!(listed(0).await.is_empty());
     client.cancel(pool, ids[1]).await.unwrap();
-    client.skip(pool, ids[3]).await.unwrap();
+    operator().skip(pool, ids[3]).await.unwrap();
     client.cancel(pool, ids[0]).await.unwrap();
-    client.retry(pool, ids[0]).await.unwrap();
+    operator().retry(pool, ids[0]).await.unwrap();
     ids.remove(3);
     ids.remove(1);
     assert_eq!(listed(100).await, ids);

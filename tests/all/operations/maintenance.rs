@@ -12,7 +12,7 @@ use sqlx::{Executor, PgPool};
 
 use crate::support::{
     Errors, FnHandler, STARTED, by_hand, database, ended, eventually, handler, job, job_of,
-    jobs_where, nothing_remains, processor, queue, until_jobs, value,
+    jobs_where, nothing_remains, operator, processor, queue, until_jobs, value,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -151,7 +151,7 @@ async fn a_flagged_job_stays_until_its_heads_were_read() {
     let database = database().await;
     let pool = database.pool();
     // Nothing is claimed, and so nothing adopted.
-    Client::default().pause_queue(pool, "q", None).await.unwrap();
+    operator().pause_queue(pool, "q").await.unwrap();
     old(pool, "cancelled", 90, 1).await;
     by_hand(pool, "update seriatim.job set flagged = true").await;
     let options = queue("q").keep_cancelled(Retention::For(HOUR));
@@ -161,7 +161,7 @@ async fn a_flagged_job_stays_until_its_heads_were_read() {
         until_jobs(pool, "not flagged", 0).await;
     }
     assert_eq!(jobs_where(pool, "true").await, 1);
-    Client::default().unpause_queue(pool, "q").await.unwrap();
+    operator().unpause_queue(pool, "q").await.unwrap();
     until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }
@@ -229,7 +229,7 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     assert!(value::<bool>(pool, settled).await);
     until_jobs(pool, "true", 1).await;
     assert_eq!(job(pool, bad).await.status, JobStatus::Failed);
-    Client::default().unhalt_group(pool, "q", "g").await.unwrap();
+    operator().unhalt_group(pool, "q", "g").await.unwrap();
     until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }

@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::{Value, json};
-use seriatim::{Client, JobError, NewJob, Processor, QueueSettings, Receive};
+use seriatim::admin::QueueSettings;
+use seriatim::receive::Receive;
+use seriatim::{Client, JobError, NewJob, Processor};
 use sqlx::AssertSqlSafe;
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Errors, by_hand, database, ended, enqueue, handler, processor, queue};
+use crate::support::{
+    Errors, by_hand, database, ended, enqueue, handler, operator, processor, queue,
+};
 
 const EVERY: Duration = Duration::from_secs(15);
 
@@ -30,7 +34,7 @@ async fn one_collection_serves_all_that_ask() {
         .await
         .unwrap();
     assert_eq!(client.receive(pool, Receive::new("mail").group("b")).await.unwrap().len(), 1);
-    client.pause_queue(pool, "paused \"queue\"", None).await.unwrap();
+    operator().pause_queue(pool, "paused \"queue\"").await.unwrap();
 
     // If many ask at once, one collects.
     let asked = futures::future::join_all((0..5).map(|_| client.collect_metrics(pool, EVERY)));
@@ -79,7 +83,7 @@ async fn the_text_is_what_prometheus_reads() {
     let db = database().await;
     let (pool, client) = (db.pool(), Client::default());
     for queue in ["mail", "\"><\\"] {
-        client.pause_queue(pool, queue, None).await.unwrap();
+        operator().pause_queue(pool, queue).await.unwrap();
     }
     enqueue(pool, "mail", "a", 1).await;
     client.collect_metrics(pool, EVERY).await.unwrap();

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Client, ControlError, JobStatus, Moved, NewJob, Processor, Receive};
+use seriatim::admin::Moved;
+use seriatim::receive::Receive;
+use seriatim::{Client, ControlError, JobStatus, NewJob, Processor};
 
 use crate::support::{
-    Log, by_hand, database, drained, enqueue, handler_with, job, nothing_remains, queue, value,
+    Log, by_hand, database, drained, enqueue, handler_with, job, nothing_remains, operator, queue,
+    value,
 };
 
 const HOSTILE: [&str; 5] = ["'; drop table job; --", "\"", "\u{202e}evil", "👩‍👩‍👧", "%s {move}"];
@@ -19,7 +22,7 @@ fn pairs(moved: &Moved) -> Vec<(i64, i64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
     let db = database().await;
-    let (pool, client) = (db.pool(), Client::default().acting_as("ann").because("mistyped"));
+    let (pool, ann) = (db.pool(), Client::default().operator("ann", "mistyped"));
     let mut ids = Vec::new();
     enqueue(pool, "orders", HOSTILE[0], json!(["there", HOSTILE[0]])).await;
     for n in 0..3 {
@@ -27,9 +30,11 @@ async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
             ids.push(enqueue(pool, "ordres", group, json!([n, group])).await);
         }
     }
-    ids.push(client.enqueue(pool, NewJob::new("ordres", &json!([9, ""]))).await.unwrap().id());
+    ids.push(
+        ann.client().enqueue(pool, NewJob::new("ordres", &json!([9, ""]))).await.unwrap().id(),
+    );
     let mixed: Vec<i64> = ids.iter().rev().chain(&ids).copied().collect();
-    let moved = client.move_jobs(pool, &mixed, "orders").await.unwrap();
+    let moved = ann.move_jobs(pool, &mixed, "orders").await.unwrap();
     assert_eq!((moved.groups, moved.duplicates, moved.left_behind), (5, 0, 0));
     let moved = pairs(&moved);
     assert_eq!(moved.iter().map(|moved| moved.0).collect::<Vec<_>>(), ids);
@@ -39,9 +44,9 @@ async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
     assert_eq!(old.status, JobStatus::Cancelled);
     let message = old.error.unwrap().message;
     assert_eq!(message, format!("moved to queue \"orders\" as job {}", moved[0].1));
-    let advice = client.explain_job(pool, ids[0]).await.unwrap().unwrap().advice().unwrap();
+    let advice = ann.client().explain_job(pool, ids[0]).await.unwrap().unwrap().advice().unwrap();
     assert!(advice.contains("would do its work twice"), "{advice}");
-    let operation = &client.operations(pool, None, 1).await.unwrap()[0];
+    let operation = &ann.client().operations(pool, None, 1).await.unwrap()[0];
     assert_eq!((&*operation.action, operation.affected), ("move", 16));
     assert_eq!(operation.reason.as_deref(), Some("mistyped (to queue \"orders\")"));
 
@@ -92,12 +97,12 @@ async fn a_moved_job_keeps_what_its_producer_gave_it() {
         .await;
     // A rollback leaves all as it was.
     let mut tx = pool.begin().await.unwrap();
-    assert_eq!(client.move_jobs(&mut *tx, &[id], "orders").await.unwrap().jobs.len(), 1);
+    assert_eq!(operator().move_jobs(&mut *tx, &[id], "orders").await.unwrap().jobs.len(), 1);
     tx.rollback().await.unwrap();
     let old = job(pool, id).await;
     assert_eq!(old.status, JobStatus::Queued);
 
-    let moved = client.move_jobs(pool, &[id], "orders").await.unwrap();
+    let moved = operator().move_jobs(pool, &[id], "orders").await.unwrap();
     let new = job(pool, moved.jobs[0].new_job).await;
     let mut expected = old;
     (expected.id, expected.queue, expected.attempts) = (new.id, "orders".to_owned(), 0);
@@ -127,13 +132,13 @@ async fn what_cannot_be_moved_stays_and_is_counted() {
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *other).await.unwrap();
 
     let all = [duplicate, running, behind, there, locked, 4_711];
-    let moved = client.move_jobs(pool, &all, "orders").await.unwrap();
+    let moved = operator().move_jobs(pool, &all, "orders").await.unwrap();
     assert_eq!((moved.jobs.len(), moved.jobs[0].job), (1, behind));
     assert_eq!((moved.groups, moved.duplicates, moved.left_behind), (1, 1, 1));
     assert_eq!(job(pool, duplicate).await.status, JobStatus::Queued);
     assert_eq!(job(pool, running).await.status, JobStatus::Started);
     other.rollback().await.unwrap();
-    let refused = client.move_jobs(pool, &all, "").await.unwrap_err();
+    let refused = operator().move_jobs(pool, &all, "").await.unwrap_err();
     assert!(matches!(refused, ControlError::Name(_)), "{refused}");
 }
 
@@ -147,14 +152,17 @@ async fn a_queue_is_moved_group_by_group() {
         }
         client.enqueue(pool, NewJob::new("ordres", &n)).await.unwrap();
     }
-    let of_b = client.move_queue(pool, "ordres", "orders", Some("b"), 2).await.unwrap();
+    let of_b = operator().move_queue(pool, "ordres", "orders", Some("b"), 2).await.unwrap();
     assert_eq!(pairs(&of_b).iter().map(|moved| moved.0).collect::<Vec<_>>(), [2, 5]);
-    let part = client.move_queue(pool, "ordres", "orders", None, 4).await.unwrap();
+    let part = operator().move_queue(pool, "ordres", "orders", None, 4).await.unwrap();
     assert_eq!(pairs(&part).iter().map(|moved| moved.0).collect::<Vec<_>>(), [1, 4, 7, 8]);
     assert_eq!((part.groups, part.left_behind), (2, 0));
-    assert_eq!(client.move_queue(pool, "ordres", "orders", None, 10).await.unwrap().jobs.len(), 3);
     assert_eq!(
-        client.move_queue(pool, "ordres", "orders", None, 10).await.unwrap(),
+        operator().move_queue(pool, "ordres", "orders", None, 10).await.unwrap().jobs.len(),
+        3
+    );
+    assert_eq!(
+        operator().move_queue(pool, "ordres", "orders", None, 10).await.unwrap(),
         Moved::default()
     );
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use seriatim::receive::Receive;
 use seriatim::{
     ActiveJob, Client, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob,
-    ProcessorBuilder, QueueOptions, Receive, RetryPolicy, async_trait,
+    ProcessorBuilder, QueueOptions, RetryPolicy, async_trait,
 };
 use sqlx::postgres::PgDatabaseError;
 

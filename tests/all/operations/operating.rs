@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use seriatim::explain::Reason;
+use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Reason, Receive,
-    ReceiveError, Running,
-};
+use seriatim::{Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Running};
 use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, job_of, job_when,
-    jobs_where, nothing_remains, processor, queue, until_groups, until_jobs, value,
+    jobs_where, nothing_remains, operator, processor, queue, until_groups, until_jobs, value,
 };
 
 /// Jobs fail while there is no table `mended`. The log has what ran.
@@ -46,7 +45,7 @@ async fn enqueued(pool: &PgPool, jobs: impl IntoIterator<Item = NewJob>) -> Vec<
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redrive_runs_dead_jobs_in_order_before_what_waits() {
     let database = database().await;
-    let (pool, log, client) = (database.pool(), Log::default(), Client::default());
+    let (pool, log) = (database.pool(), Log::default());
     let running = start(&database, OutOfAttempts::Continue, &log).await;
     let mut jobs: Vec<NewJob> = (0..5).map(|n| job_of("q", "g", n)).collect();
     jobs.push(job_of("q", "g", "good"));
@@ -65,11 +64,11 @@ async fn a_redrive_runs_dead_jobs_in_order_before_what_waits() {
     by_hand(pool, "create table mended ()").await;
 
     // In bounded batches, the oldest first.
-    let first = client.redrive(pool, "q", 3).await.unwrap();
+    let first = operator().redrive(pool, "q", 3).await.unwrap();
     assert_eq!((first.jobs, first.groups, first.overtaken), (3, 1, 3), "two dead and a good one");
-    let rest = client.redrive(pool, "q", 1000).await.unwrap();
+    let rest = operator().redrive(pool, "q", 1000).await.unwrap();
     assert_eq!((rest.jobs, rest.groups, rest.overtaken), (4, 2, 1));
-    assert_eq!(client.redrive(pool, "q", 1000).await.unwrap().jobs, 0);
+    assert_eq!(operator().redrive(pool, "q", 1000).await.unwrap().jobs, 0);
     let _running = start(&database, OutOfAttempts::Continue, &log).await;
     ended(pool, waiting).await;
     for id in &ids[..8] {
@@ -104,24 +103,24 @@ async fn a_redrive_unhalts_groups_and_skips_what_is_locked() {
         .execute(&mut *other)
         .await
         .unwrap();
-    let redriven = client.redrive(pool, "q", 1000).await.unwrap();
+    let redriven = operator().redrive(pool, "q", 1000).await.unwrap();
     assert_eq!((redriven.jobs, redriven.groups, redriven.overtaken), (1, 1, 0));
     ended(pool, behind[1]).await;
     assert_eq!(client.halted_groups(pool, "q").await.unwrap().len(), 1);
     other.rollback().await.unwrap();
-    assert_eq!(client.redrive(pool, "q", 1000).await.unwrap().jobs, 1);
+    assert_eq!(operator().redrive(pool, "q", 1000).await.unwrap().jobs, 1);
     ended(pool, behind[0]).await;
     for id in ids {
         assert_eq!(job(pool, id).await.status, JobStatus::Succeeded);
     }
-    assert!(matches!(client.redrive(pool, "", 1).await, Err(ControlError::Name(_))));
+    assert!(matches!(operator().redrive(pool, "", 1).await, Err(ControlError::Name(_))));
     nothing_remains(pool).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     let database = database().await;
-    let (pool, log, client) = (database.pool(), Log::default(), Client::default());
+    let (pool, log) = (database.pool(), Log::default());
     let (seen, gate, entered) = (log.clone(), Gate::default(), Log::default());
     let _running = processor(&database, 10)
         .await
@@ -153,9 +152,9 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     jobs.push(job_of("another", "busy", 1));
     let ids = enqueued(pool, jobs).await;
 
-    let busy = client.purge_group(pool, "q", "busy").await.unwrap();
+    let busy = operator().purge_group(pool, "q", "busy").await.unwrap();
     assert_eq!((busy.cancelled, busy.running, busy.locked), (1500, 1, 0));
-    let all = client.purge(pool, "q").await.unwrap();
+    let all = operator().purge(pool, "q").await.unwrap();
     assert_eq!((all.cancelled, all.running, all.locked), (2200, 1, 0));
     let statuses: i64 = jobs_where(
         pool,
@@ -183,11 +182,11 @@ async fn a_purge_says_what_another_transaction_has() {
     let ids = enqueued(pool, (0..3).map(|n| job_of("q", "g", n))).await;
     let mut other = pool.begin().await.unwrap();
     client.cancel(&mut *other, ids[1]).await.unwrap();
-    let purged = client.purge(pool, "q").await.unwrap();
+    let purged = operator().purge(pool, "q").await.unwrap();
     assert_eq!((purged.cancelled, purged.locked), (2, 1));
     other.rollback().await.unwrap();
-    assert_eq!(client.purge(pool, "q").await.unwrap().cancelled, 1);
-    assert!(matches!(client.purge_group(pool, "q", "").await, Err(ControlError::Name(_))));
+    assert_eq!(operator().purge(pool, "q").await.unwrap().cancelled, 1);
+    assert!(matches!(operator().purge_group(pool, "q", "").await, Err(ControlError::Name(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,7 +203,7 @@ async fn a_purge_of_everything_makes_receipts_stale() {
     let mut received = client.receive(pool, grouped).await.unwrap();
     assert_eq!(received.len(), 2);
     received.extend(client.receive(pool, Receive::new("q")).await.unwrap());
-    let purged = client.purge_everything(pool, "q").await.unwrap();
+    let purged = operator().purge_everything(pool, "q").await.unwrap();
     assert_eq!((purged.cancelled, purged.running, purged.locked), (8, 0, 0));
     for job in &received {
         let late = client.ack(pool, &job.receipt).await.unwrap_err();
@@ -238,7 +237,7 @@ async fn a_purge_of_everything_asks_a_processor_to_cancel() {
         processor(&database, 10).await.queue(queue("q"), run).build().unwrap().start().await;
     let runs = [enqueue(pool, "q", "g", 1).await, enqueued(pool, [NewJob::new("q", &1)]).await[0]];
     entered.wait_for(2).await;
-    Client::default().purge_everything(pool, "q").await.unwrap();
+    operator().purge_everything(pool, "q").await.unwrap();
     for id in runs {
         assert_eq!(ended(pool, id).await.status, JobStatus::Cancelled);
     }
@@ -283,7 +282,7 @@ async fn is_cleared_of_suspicion(presence: bool, lease: Duration) {
     // An extension may have a row for a moment.
     let (mut groups, mut jobs) = (0, 0);
     while groups == 0 || jobs == 0 {
-        let released = client.release_node(pool, &node).await.unwrap();
+        let released = operator().release_node(pool, &node).await.unwrap();
         groups += released.groups;
         jobs += released.jobs;
     }
@@ -317,9 +316,9 @@ select setval('seriatim.job_id_seq', 100);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_released_nodes_jobs_are_taken_over_and_no_others() {
     let database = database().await;
-    let (pool, log, client) = (database.pool(), Log::default(), Client::default());
+    let (pool, log) = (database.pool(), Log::default());
     by_hand(pool, CLAIMS).await;
-    let nobody = client.release_node(pool, "unknown").await.unwrap();
+    let nobody = operator().release_node(pool, "unknown").await.unwrap();
     assert_eq!((nobody.groups, nobody.jobs), (0, 0));
     // A living transaction's hold is left alone.
     let mut hold = pool.begin().await.unwrap();
@@ -327,9 +326,9 @@ async fn a_released_nodes_jobs_are_taken_over_and_no_others() {
         .execute(&mut *hold)
         .await
         .unwrap();
-    let released = client.release_node(pool, "dead").await.unwrap();
+    let released = operator().release_node(pool, "dead").await.unwrap();
     assert_eq!((released.groups, released.jobs), (1, 2));
-    let again = client.release_node(pool, "dead").await.unwrap();
+    let again = operator().release_node(pool, "dead").await.unwrap();
     assert_eq!((again.groups, again.jobs), (0, 0), "their time does not begin anew");
     let ahead: bool = value(
         pool,

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use chrono::Utc;
 use serde_json::{Value, json};
-use seriatim::{
-    AfterHalt, Client, GroupFilter, GroupSort, GroupState, JobError, NewJob, OutOfAttempts,
-    Processor, Receive, RetryPolicy,
+use seriatim::admin::{GroupFilter, GroupSort, GroupState};
+use seriatim::receive::Receive;
+use seriatim::{AfterHalt, Client, JobError, NewJob, OutOfAttempts, Processor, RetryPolicy};
+
+use crate::support::{
+    Log, by_hand, database, drained, enqueue, eventually, handler_with, operator, queue,
 };
 
-use crate::support::{Log, by_hand, database, drained, enqueue, eventually, handler_with, queue};
-
-fn names(page: &seriatim::GroupPage) -> Vec<&str> {
+fn names(page: &seriatim::admin::GroupPage) -> Vec<&str> {
     page.groups.iter().map(|group| &*group.group).collect()
 }
 
@@ -41,7 +42,7 @@ async fn groups_are_listed_by_state() {
     .await;
     running.shutdown(Duration::from_secs(5)).await;
 
-    client.pause_group(pool, "q", "paused", Some("their audit")).await.unwrap();
+    client.operator("test", "their audit").pause_group(pool, "q", "paused").await.unwrap();
     enqueue(pool, "q", "paused", "a").await;
     enqueue(pool, "q", "run", "a").await;
     let received = client.receive(pool, Receive::new("q").group("run")).await.unwrap();
@@ -104,14 +105,14 @@ async fn groups_are_listed_by_state() {
     assert_eq!([groups.ready, groups.resting, groups.paused].map(|count| count.count), [1, 1, 1]);
     let paused = client.group(pool, "q", "paused").await.unwrap().unwrap();
     assert!(paused.state == GroupState::Paused && paused.paused_until > Some(Utc::now()));
-    client.pause_queue(pool, "other", Some("closed")).await.unwrap();
+    client.operator("test", "closed").pause_queue(pool, "other").await.unwrap();
     let overview = client.queues(pool).await.unwrap();
     let paused = overview[0].paused.as_ref().unwrap();
     assert_eq!(paused.until, None);
     assert_eq!((&*overview[0].queue, paused.reason.as_deref()), ("other", Some("closed")));
 
     // Both its halt and its pause are told, and it is listed under both.
-    client.pause_group(pool, "q", "halted", Some("and closed")).await.unwrap();
+    client.operator("test", "and closed").pause_group(pool, "q", "halted").await.unwrap();
     let both = client.group(pool, "q", "halted").await.unwrap().unwrap();
     assert_eq!((both.state, both.halted_by), (GroupState::Halted, Some(halted_by)));
     assert!(both.reason.as_deref().unwrap().contains("no such card"), "{both:?}");
@@ -170,7 +171,7 @@ async fn queues_say_whether_they_are_served() {
     let alive = "select count(*) from seriatim.processors() where alive";
     eventually(pool, alive, 1_i64).await;
     assert!(!first().await.served, "another queue's processor does not serve it");
-    client.pause_queue(pool, "q", None).await.unwrap();
+    operator().pause_queue(pool, "q").await.unwrap();
     let q = first().await;
     assert_eq!((q.served, q.unserved_since()), (false, None));
     let serves = Processor::builder(pool.clone()).queue(queue("q"), runs()).build().unwrap();
@@ -253,14 +254,14 @@ async fn a_lane_whose_head_is_locked_waits_since_the_head_is_due() {
 async fn a_mistyped_queue_is_not_listed_after_its_pause() {
     let db = database().await;
     let (pool, client) = (db.pool(), Client::default());
-    client.pause_queue(pool, "ordres", None).await.unwrap();
+    operator().pause_queue(pool, "ordres").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap().len(), 1);
-    client.unpause_queue(pool, "ordres").await.unwrap();
+    operator().unpause_queue(pool, "ordres").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap(), []);
-    let settings = seriatim::QueueSettings::new("slow").in_flight_limit(Some(1));
+    let settings = seriatim::admin::QueueSettings::new("slow").in_flight_limit(Some(1));
     client.configure_queue(pool, settings).await.unwrap();
-    client.pause_queue(pool, "slow", None).await.unwrap();
-    client.unpause_queue(pool, "slow").await.unwrap();
+    operator().pause_queue(pool, "slow").await.unwrap();
+    operator().unpause_queue(pool, "slow").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap()[0].in_flight_limit, Some(1));
 }
 

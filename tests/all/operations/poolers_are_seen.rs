@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, Receive, RetryPolicy,
-    StartError,
+    Client, Hold, JobError, JobStatus, NewJob, Processor, ProcessorBuilder, RetryPolicy, StartError,
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Row};
@@ -241,7 +241,7 @@ async fn in_a_transaction_calls_work_whatever_the_session_holds() {
     client.extend(&mut *tx, &received[0].receipt, Duration::from_mins(1)).await.unwrap();
     client.ack(&mut *tx, &received[0].receipt).await.unwrap();
     client.nack(&mut *tx, &received[1].receipt, Duration::ZERO).await.unwrap();
-    client.pause_queue(&mut *tx, "q", Some("for a look")).await.unwrap();
+    client.operator("test", "for a look").pause_queue(&mut *tx, "q").await.unwrap();
     client.cancel(&mut *tx, ids[2]).await.unwrap();
     tx.commit().await.unwrap();
 
@@ -250,9 +250,9 @@ async fn in_a_transaction_calls_work_whatever_the_session_holds() {
     assert_eq!((counts.succeeded, counts.cancelled), (1, 1));
     assert!(client.paused_queue(&mut *tx, "q").await.unwrap().is_some());
     assert_eq!(client.jobs_by_reference(&mut *tx, "q", "r", 10).await.unwrap().len(), 3);
-    client.retry(&mut *tx, ids[2]).await.unwrap();
-    client.redrive(&mut *tx, "q", 10).await.unwrap();
-    client.unpause_queue(&mut *tx, "q").await.unwrap();
+    client.operator("test", None).retry(&mut *tx, ids[2]).await.unwrap();
+    client.operator("test", None).redrive(&mut *tx, "q", 10).await.unwrap();
+    client.operator("test", None).unpause_queue(&mut *tx, "q").await.unwrap();
     tx.commit().await.unwrap();
 
     // These have transactions of their own.
@@ -266,7 +266,7 @@ async fn in_a_transaction_calls_work_whatever_the_session_holds() {
     });
     let others: Vec<_> = others.collect();
     for _ in 0..50 {
-        client.purge(&pool, "q").await.unwrap();
+        client.operator("test", None).purge(&pool, "q").await.unwrap();
         client.explain_job(&pool, ids[1]).await.unwrap().unwrap();
     }
     for other in others {

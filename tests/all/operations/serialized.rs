@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use seriatim::{
-    Cancelled, Client, HaltedGroup, Hold, JobError, NewJob, OutOfAttempts, ParkedUnit, Purged,
-    QueueSettings, Receive, Redriven, Released, Retried, ShutdownReport,
+use seriatim::admin::{
+    Cancelled, HaltedGroup, ParkedUnit, Purged, QueueSettings, Redriven, Released, Retried,
 };
+use seriatim::receive::Receive;
+use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts, ShutdownReport};
 
 use crate::support::{database, ended, handler, processor, queue};
 
@@ -40,7 +41,7 @@ async fn what_operators_read_is_json_with_times_in_seconds() {
     assert_eq!(json_of(client.counts(pool, "q").await.unwrap())["failed"], json!(1));
     let halted = json_of(client.halted_groups(pool, "q").await.unwrap());
     assert!(halted[0]["age"].is_f64() && halted[0]["group"] == "g", "{halted}");
-    client.pause_queue(pool, "q", Some("lunch")).await.unwrap();
+    client.operator("test", "lunch").pause_queue(pool, "q").await.unwrap();
     let paused = json_of(client.paused_queue(pool, "q").await.unwrap());
     assert!(paused["age"].is_f64() && paused["reason"] == "lunch", "{paused}");
     let settings = QueueSettings::new("slow").delay(Duration::from_millis(1_500));

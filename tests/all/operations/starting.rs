@@ -13,7 +13,7 @@ use crate::support::logged::Logged;
 use crate::support::standby::Standby;
 use crate::support::{
     Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
-    held_up, processor, queue,
+    held_up, operator, processor, queue,
 };
 
 fn nothing() -> FnHandler {
@@ -220,7 +220,7 @@ async fn a_queue_that_nobody_serves_is_named_once() {
         let job = NewJob::new(queue, &1).group(group).run_at(before);
         seriatim::enqueue(pool, job).await.unwrap();
     }
-    seriatim::Client::default().pause_queue(pool, "paused", None).await.unwrap();
+    operator().pause_queue(pool, "paused").await.unwrap();
     // The processor's own row comes later than the first look.
     let mut held = pool.begin().await.unwrap();
     sqlx::query("lock table seriatim.processor in share mode").execute(&mut *held).await.unwrap();

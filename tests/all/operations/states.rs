@@ -7,7 +7,7 @@ use serde_json::json;
 use seriatim::{Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts};
 use sqlx::PgPool;
 
-use crate::support::{database, handler, job, job_when, processor, queue};
+use crate::support::{database, handler, job, job_when, operator, processor, queue};
 
 const VERBS: [&str; 5] = ["cancel", "retry", "skip", "redrive", "purge"];
 const STATES: [JobStatus; 6] = [
@@ -57,10 +57,10 @@ async fn act(pool: &PgPool, queue: &str, id: i64, verb: &str) -> String {
     let (client, before) = (Client::default(), job(pool, id).await.status);
     let done = match verb {
         "cancel" => client.cancel(pool, id).await.map(drop),
-        "retry" => client.retry(pool, id).await.map(drop),
-        "skip" => client.skip(pool, id).await,
-        "redrive" => client.redrive(pool, queue, 10).await.map(drop),
-        _ => client.purge(pool, queue).await.map(drop),
+        "retry" => client.operator("test", None).retry(pool, id).await.map(drop),
+        "skip" => client.operator("test", None).skip(pool, id).await,
+        "redrive" => client.operator("test", None).redrive(pool, queue, 10).await.map(drop),
+        _ => client.operator("test", None).purge(pool, queue).await.map(drop),
     };
     match done {
         Err(ControlError::WrongStatus { .. }) => String::from("refused"),
@@ -101,7 +101,7 @@ async fn the_matrix_is_as_the_guide_has_it() {
     }
     // Nothing that a verb queues runs then.
     for (_, queue) in ids.values() {
-        Client::default().pause_queue(pool, queue, None).await.unwrap();
+        operator().pause_queue(pool, queue).await.unwrap();
     }
     let mut found = BTreeMap::new();
     for ((state, verb), (id, queue)) in ids {

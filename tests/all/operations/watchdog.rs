@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::JobStatus;
+use seriatim::observe::{Activity, BackgroundError, Stall, Watchdog};
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Activity, BackgroundError, Client, JobStatus, Stall, Watchdog};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 
 use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
     Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, handler_with,
-    processor, queue,
+    operator, processor, queue,
 };
 
 /// A worker with a watchdog, and so many threads for its tasks.
@@ -128,7 +129,7 @@ async fn long_handlers_a_pause_and_a_server_that_is_away_are_no_stall() {
     let idle = handler(async |_, _| Ok(json!(null)));
     let builder = processor(&database, 8).await.queue(queue("q"), run).queue(queue("idle"), idle);
     let running = builder.watchdog(watchdog).build().unwrap().start().await.unwrap();
-    Client::default().pause_queue(pool, "idle", None).await.unwrap();
+    operator().pause_queue(pool, "idle").await.unwrap();
     for group in ["a", "b", "c", "d", "e"] {
         enqueue(pool, "q", group, 1).await;
     }

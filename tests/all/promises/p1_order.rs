@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, JobError, JobStatus, NewJob, Receive, RetryPolicy, Running};
+use seriatim::{Client, JobError, JobStatus, NewJob, RetryPolicy, Running};
 use sqlx::{Connection, PgPool};
 use tokio::time::sleep;
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::Cancelled;
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, Cancelled, Client, JobError, JobStatus, NewJob, Running};
+use seriatim::{ActiveJob, Client, JobError, JobStatus, NewJob, Running};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 

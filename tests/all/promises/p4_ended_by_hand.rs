@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, FailureKind, Job, JobError, JobStatus, NewJob, OutOfAttempts, Processor,
+    ActiveJob, FailureKind, Job, JobError, JobStatus, NewJob, OutOfAttempts, Processor,
     QueueOptions,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use super::queue;
 use crate::support::{
     FnHandler, Log, by_hand, database, ended, handler_with, job_of, jobs_where, nothing_remains,
-    processor, value,
+    operator, processor, value,
 };
 
 /// Notes the end of a handler, also of one that is dropped.
@@ -195,5 +195,5 @@ async fn its_group_halts_or_parks_as_behind_any_dead_letter() {
         let behind = format!("queue = '{name}' and status = '{status}'");
         assert_eq!(jobs_where(pool, &behind).await, 1, "{name}");
     }
-    Client::default().unhalt_group(pool, "halts", "g").await.unwrap();
+    operator().unhalt_group(pool, "halts", "g").await.unwrap();
 }

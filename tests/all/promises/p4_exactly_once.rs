@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    ActiveJob, Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Receive, Running,
-};
+use seriatim::{ActiveJob, Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Running};
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::{HOLD, queue};

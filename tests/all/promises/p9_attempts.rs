@@ -12,7 +12,7 @@ use super::{queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    processor, until_groups, value,
+    operator, processor, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +139,7 @@ async fn a_job_that_kills_its_process_can_halt_its_group() {
     assert_eq!(workers_die_of(pool, other, &settings, &log).await, 0);
     let waits = job_when(pool, next, |_| true).await;
     assert_eq!((waits.status, waits.attempts), (JobStatus::Queued, 0));
-    client.unhalt_group(pool, "q", "g").await.unwrap();
+    operator().unhalt_group(pool, "q", "g").await.unwrap();
     assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
     assert_eq!(announced(&log, "g", 1).await.job, deadly);
     nothing_remains_for_the_next(pool).await;

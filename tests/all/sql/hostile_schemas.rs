@@ -1,8 +1,9 @@
 //! Hostile names of schemas: refused with words, or all of the library works there.
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{Client, NewJob, Receive};
+use seriatim::{Client, NewJob};
 
 use crate::features::hostile::{generate, nothing_else_happened, text};
 use crate::support::{chain, database, enqueue, handler, queue};
@@ -58,8 +59,8 @@ async fn a_hostile_schema_name_works_or_is_refused_with_words() {
         };
         assert_ne!(good, Some(false), "{schema:?}");
         client.migrate(pool).await.unwrap_or_else(|error| panic!("{schema:?}: {}", chain(&error)));
-        client.pause_group(pool, "q", "g", None).await.unwrap();
-        client.unpause_group(pool, "q", "g").await.unwrap();
+        client.operator("test", None).pause_group(pool, "q", "g").await.unwrap();
+        client.operator("test", None).unpause_group(pool, "q", "g").await.unwrap();
         let id = client.enqueue(pool, NewJob::new("q", &1).group("g")).await.unwrap().id();
         let run = handler(async |_, data| Ok(data));
         assert_eq!(Jobs::of(pool, &client).drain(queue("q"), run).await.unwrap(), 1, "{schema:?}");

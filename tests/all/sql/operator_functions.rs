@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use seriatim::admin::GroupFilter;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, GroupFilter, NewJob, Receive};
+use seriatim::{Client, NewJob};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
-use crate::support::{by_hand, database, enqueue, value};
+use crate::support::{by_hand, database, enqueue, operator, value};
 
 const PAGE: &str = include_str!("../../../docs/sql-functions.md");
 const ROLES: &str = include_str!("../../../docs/roles.sql");
@@ -246,9 +248,9 @@ async fn states(pool: &PgPool) {
     let later = NewJob::new("q", &1).group("resting").delay(std::time::Duration::from_hours(1));
     client.enqueue(pool, later).await.unwrap();
     client.receive(pool, Receive::new("q").group("running")).await.unwrap();
-    client.pause_group(pool, "q", "paused", Some("audit")).await.unwrap();
-    client.pause_group(pool, "q", "empty", None).await.unwrap();
-    client.pause_queue(pool, "other", Some("closed")).await.unwrap();
+    client.operator("test", "audit").pause_group(pool, "q", "paused").await.unwrap();
+    operator().pause_group(pool, "q", "empty").await.unwrap();
+    client.operator("test", "closed").pause_queue(pool, "other").await.unwrap();
     // As a settle leaves them.
     by_hand(
         pool,

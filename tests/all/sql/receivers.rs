@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use seriatim::{Client, JobError, JobStatus, Receive, ReceiveError, Received};
+use seriatim::receive::{Receive, ReceiveError, Received};
+use seriatim::{Client, JobError, JobStatus};
 use sqlx::PgPool;
 
 use crate::support::{

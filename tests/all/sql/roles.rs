@@ -4,17 +4,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::admin::{DedupScope, FailedFilter, GroupFilter, QueueSettings};
+use seriatim::explain::Reason;
+use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    Client, ControlError, DedupScope, FailedFilter, GroupFilter, Hold, JobError, JobStatus, NewJob,
-    OutOfAttempts, Processor, QueueSettings, Reason, Receive, Retention,
+    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Processor, Retention,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{
     Errors, PATIENCE, by_hand, chain, database, ended, enqueue, handler, job_of, job_when,
-    jobs_where, queue, until_jobs, value,
+    jobs_where, operator, queue, until_jobs, value,
 };
 
 const SQL: &str = include_str!("../../../docs/roles.sql");
@@ -161,7 +163,7 @@ async fn a_producer_may_only_enqueue() {
     .await;
     is_denied(&client.job(producer, 1).await.unwrap_err());
     is_denied(&client.cancel(producer, 1).await.unwrap_err());
-    is_denied(&client.pause_queue(producer, "q", None).await.unwrap_err());
+    is_denied(&operator().pause_queue(producer, "q").await.unwrap_err());
     is_denied(&client.receive(producer, Receive::new("q")).await.unwrap_err());
     roles.remove().await;
 }
@@ -203,7 +205,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         .await
         .unwrap();
     client.configure_queue(pool, QueueSettings::new("limited").in_flight_limit(1)).await.unwrap();
-    client.pause_group(pool, "q", "paused", None).await.unwrap();
+    operator().pause_group(pool, "q", "paused").await.unwrap();
     let mut ids = Vec::new();
     for queue in ["q", "several", "limited", "parks"] {
         for data in ["ok", "error", "slow", "enqueue", "fail", "ok"] {
@@ -219,12 +221,12 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         ended(pool, id).await;
     }
     job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
-    client.redrive_parked(worker, "parks", "g", None).await.unwrap();
+    operator().redrive_parked(worker, "parks", "g", None).await.unwrap();
     // It fails again.
     job_when(pool, failed, |job| job.attempts > 1 && job.status.is_final()).await;
     job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
-    client.discard_parked(worker, "parks", "g", None).await.unwrap();
-    client.unpause_group(pool, "q", "paused").await.unwrap();
+    operator().discard_parked(worker, "parks", "g", None).await.unwrap();
+    operator().unpause_group(pool, "q", "paused").await.unwrap();
     ended(pool, paused).await;
     // Cancelled while it runs; one that is deleted as it ends, or soon after.
     let stuck = enqueue(&roles.producer, "q", "stuck", "stuck").await;
@@ -234,9 +236,9 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     enqueue(&roles.producer, "gone", "g", "ok").await;
     enqueue(&roles.producer, "short", "g", "fail").await;
     until_jobs(pool, "queue in ('gone', 'short')", 0).await;
-    client.release_node(worker, "nobody").await.unwrap();
-    client.redrive(worker, "q", 10).await.unwrap();
-    client.purge(worker, "q").await.unwrap();
+    operator().release_node(worker, "nobody").await.unwrap();
+    operator().redrive(worker, "q", 10).await.unwrap();
+    operator().purge(worker, "q").await.unwrap();
     running.shutdown(Duration::from_secs(1)).await;
     let denied = errors.0.entries();
     let denied: Vec<_> = denied.iter().filter(|error| error.contains("denied")).collect();
@@ -281,9 +283,9 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
         ],
     )
     .await;
-    is_denied(&client.pause_queue(worker, "q", None).await.unwrap_err());
+    is_denied(&operator().pause_queue(worker, "q").await.unwrap_err());
     is_denied(&client.configure_queue(worker, QueueSettings::new("q")).await.unwrap_err());
-    let policy = client.set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
+    let policy = operator().set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
     is_denied(&policy.unwrap_err());
     roles.remove().await;
 }
@@ -295,8 +297,8 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     let (pool, observer, client) = (database.pool(), &roles.observer, Client::default());
     client.migrate(observer).await.unwrap();
     let id = enqueue(pool, "q", "g", json!("carried")).await;
-    client.pause_queue(pool, "q", Some("audit")).await.unwrap();
-    client.pause_group(pool, "q", "g", Some("audit")).await.unwrap();
+    client.operator("test", "audit").pause_queue(pool, "q").await.unwrap();
+    client.operator("test", "audit").pause_group(pool, "q", "g").await.unwrap();
 
     assert_eq!(client.counts(observer, "q").await.unwrap().queued, 1);
     assert!(client.paused_queue(observer, "q").await.unwrap().is_some());
@@ -331,7 +333,7 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
     is_denied(&client.group_jobs(observer, "q", "g", 1).await.unwrap_err());
     is_denied(&client.jobs_by_reference(observer, "q", "r", 1).await.unwrap_err());
     is_denied(&client.cancel(observer, id).await.unwrap_err());
-    is_denied(&client.pause_queue(observer, "q", None).await.unwrap_err());
+    is_denied(&operator().pause_queue(observer, "q").await.unwrap_err());
 
     let why = client.explain_job(observer, id).await.unwrap().unwrap().to_string();
     assert!(why.contains("audit") && !why.contains("carried"), "{why}");
@@ -370,11 +372,11 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     let database = database().await;
     let roles = Roles::create(&database).await;
     let (pool, operator) = (database.pool(), &roles.operator);
-    let ann = Client::default().acting_as("ann").because("a test");
+    let ann = Client::default().operator("ann", "a test");
     let id = enqueue(pool, "q", "g", 1).await;
-    ann.pause_queue(operator, "q", None).await.unwrap();
+    ann.pause_queue(operator, "q").await.unwrap();
     ann.unpause_queue(operator, "q").await.unwrap();
-    ann.pause_group(operator, "q", "g", None).await.unwrap();
+    ann.pause_group(operator, "q", "g").await.unwrap();
     ann.unpause_group(operator, "q", "g").await.unwrap();
     ann.cancel(operator, id).await.unwrap();
     ann.retry(operator, id).await.unwrap();
@@ -395,7 +397,7 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
         Err(ControlError::NothingWaits { .. })
     ));
     by_hand(operator, "select seriatim.pause('q', 'g', 'in psql')").await;
-    assert_eq!(ann.operations(operator, None, 100).await.unwrap().len(), 17);
+    assert_eq!(ann.client().operations(operator, None, 100).await.unwrap().len(), 17);
     by_hand(
         operator,
         "select seriatim.configure_queue('q', '{\"delay\": null}'); \
@@ -404,8 +406,8 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
          select seriatim.release_node('nobody'); select * from seriatim.stopped",
     )
     .await;
-    assert!(ann.job(operator, id).await.unwrap().is_some());
-    ann.explain_job(operator, id).await.unwrap().unwrap();
+    assert!(ann.client().job(operator, id).await.unwrap().is_some());
+    ann.client().explain_job(operator, id).await.unwrap().unwrap();
     may_not(operator, &OWNERS).await;
 
     // A job that a transaction of another role holds.
@@ -415,7 +417,7 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     let running = running.start().await.unwrap();
     let held = async {
         loop {
-            let why = ann.explain_job(pool, hung).await.unwrap().unwrap();
+            let why = ann.client().explain_job(pool, hung).await.unwrap().unwrap();
             if matches!(why.reason, Reason::Running { .. }) {
                 break;
             }

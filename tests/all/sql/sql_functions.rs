@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
-use seriatim::{Client, NewJob, Receive, ReceiveError};
+use seriatim::receive::{Receive, ReceiveError};
+use seriatim::{Client, NewJob};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use crate::support::{by_hand, database, eventually, jobs_where, value};
@@ -166,7 +167,7 @@ impl Run<'_> {
             }
             what = what.together(options.contains(&"together"));
             let jobs = Client::default().receive(self.pool, what).await;
-            let row = |job: seriatim::Received| {
+            let row = |job: seriatim::receive::Received| {
                 (job.receipt.to_string(), job.data, i64::from(job.attempt))
             };
             jobs.map(|jobs| jobs.into_iter().map(row).collect()).map_err(refused)

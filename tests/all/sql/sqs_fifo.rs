@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::admin::{Cancelled, DedupScope, QueueSettings};
+use seriatim::explain::Reason;
+use seriatim::receive::{Receive, ReceiveError, Received};
 use seriatim::testing::TestDatabase;
-use seriatim::{
-    Cancelled, Client, DedupScope, JobStatus, NewJob, QueueSettings, Reason, Receive, ReceiveError,
-    Received, Retention,
-};
+use seriatim::{Client, JobStatus, NewJob, Retention};
 use sqlx::PgPool;
 
 use crate::support::{

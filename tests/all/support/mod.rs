@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+use seriatim::admin::Operator;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
     ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
@@ -36,6 +37,11 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A migrated database of the test's own.
 pub async fn database() -> TestDatabase {
     TestDatabase::create().await.unwrap()
+}
+
+/// An operator of the default schema, who gives no reason.
+pub fn operator() -> Operator {
+    Client::default().operator("test", None)
 }
 
 type Boxed = dyn for<'a> Fn(&'a mut ActiveJob, Value) -> BoxFuture<'a, Result<Value, JobError>>

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use seriatim::{
-    ActiveJob, Hold, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy, Watchdog,
-};
+use seriatim::observe::Watchdog;
+use seriatim::{ActiveJob, Hold, JobError, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncBufReadExt, BufReader};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use seriatim::DedupScope;
+use seriatim::admin::DedupScope;
 
 use crate::args::value::{OrDefault, Policy, Span};
 

@@ -2,7 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
-use seriatim::{GroupSort, GroupState};
+use seriatim::admin::{GroupSort, GroupState};
 
 #[derive(Debug, Args)]
 pub(crate) struct Groups {

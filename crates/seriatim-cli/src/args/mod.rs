@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use seriatim::Receipt;
+use seriatim::receive::Receipt;
 
 use crate::args::value::duration;
 

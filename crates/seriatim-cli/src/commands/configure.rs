@@ -1,6 +1,7 @@
 //! `seriatim configure`: the settings of a queue, for the whole fleet.
 
-use seriatim::{OutOfAttempts, QueueSettings, StoredQueueSettings};
+use seriatim::OutOfAttempts;
+use seriatim::admin::{QueueSettings, StoredQueueSettings};
 use sqlx::PgConnection;
 
 use crate::args::{Configure, OrDefault, Span};
@@ -26,7 +27,7 @@ pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), F
         return show(session, &queue).await;
     };
     let act = async |conn: &mut PgConnection| {
-        session.client.configure_queue(&mut *conn, settings.clone()).await?;
+        session.operator.configure_queue(&mut *conn, settings.clone()).await?;
         let stored = session.client.queue_settings(conn, &queue).await?;
         let words: Vec<_> = fields(&stored).map(|(name, value)| format!("{name} {value}")).into();
         let sentence = format!("queue {queue:?} has {}", words.join(", "));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
-use seriatim::{FailedFilter, FailedJob, Redriven};
+use seriatim::admin::{FailedFilter, FailedJob, Redriven};
 use sqlx::PgConnection;
 
 use crate::args::DeadLetters;
@@ -46,9 +46,9 @@ pub(crate) async fn redrive(session: &Session, letters: &DeadLetters) -> Result<
     let act = async |conn: &mut PgConnection| {
         let done = if letters.is_filtered() {
             let jobs = ids(&selected(session, letters, conn).await?);
-            session.client.redrive_jobs(conn, &jobs).await?
+            session.operator.redrive_jobs(conn, &jobs).await?
         } else {
-            session.client.redrive(conn, &letters.queue, letters.limit).await?
+            session.operator.redrive(conn, &letters.queue, letters.limit).await?
         };
         if done.jobs == 0 {
             return Err(nothing(session, letters).await?);
@@ -63,7 +63,7 @@ pub(crate) async fn discard(session: &Session, letters: &DeadLetters) -> Result<
     let queue = &letters.queue;
     let act = async |conn: &mut PgConnection| {
         let jobs = ids(&selected(session, letters, conn).await?);
-        let jobs = session.client.discard_jobs(conn, &jobs).await?;
+        let jobs = session.operator.discard_jobs(conn, &jobs).await?;
         if jobs == 0 {
             return Err(nothing(session, letters).await?);
         }
@@ -122,7 +122,7 @@ async fn nothing(session: &Session, letters: &DeadLetters) -> Result<Failure, Fa
 /// Redrives dead letters by their ids.
 pub(crate) async fn redrive_jobs(session: &Session, ids: &[i64]) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
-        let done = session.client.redrive_jobs(conn, ids).await?;
+        let done = session.operator.redrive_jobs(conn, ids).await?;
         if done.jobs == 0 {
             return Err(none_is_free());
         }
@@ -140,7 +140,7 @@ pub(crate) async fn redrive_jobs(session: &Session, ids: &[i64]) -> Result<(), F
 /// Discards dead letters by their ids.
 pub(crate) async fn discard_jobs(session: &Session, ids: &[i64]) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
-        let jobs = session.client.discard_jobs(conn, ids).await?;
+        let jobs = session.operator.discard_jobs(conn, ids).await?;
         if jobs == 0 {
             return Err(none_is_free());
         }

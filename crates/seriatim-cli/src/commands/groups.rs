@@ -1,7 +1,8 @@
 //! `seriatim groups`: the groups of a queue.
 
 use chrono::{DateTime, Utc};
-use seriatim::{AttemptInfo, GroupFilter, GroupOverview, GroupState};
+use seriatim::admin::{GroupFilter, GroupOverview, GroupState};
+use seriatim::explain::AttemptInfo;
 
 use crate::args::Groups;
 use crate::failure::Failure;

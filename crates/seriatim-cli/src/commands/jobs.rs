@@ -5,7 +5,8 @@ use std::iter;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Cancelled, ControlError, Job, Moved, Operation};
+use seriatim::admin::{Cancelled, Moved, Operation};
+use seriatim::{ControlError, Job};
 use sqlx::PgConnection;
 
 use crate::args::{self, Ids, JobList, MoveJobs};
@@ -161,7 +162,7 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
 
 async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
-        let cancelled = session.client.cancel(conn, id).await?;
+        let cancelled = session.operator.cancel(conn, id).await?;
         let state = if cancelled == Cancelled::Requested { "requested" } else { "cancelled" };
         let word = format!("is {cancelled}");
         Ok((word, json!({"action": "cancel", "job": id, "state": state})))
@@ -171,7 +172,7 @@ async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
 
 async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
-        let retried = session.client.retry(conn, id).await?;
+        let retried = session.operator.retry(conn, id).await?;
         let word = format!("is {retried}");
         Ok((word, json!({"action": "retry", "job": id, "overtaken": retried.overtaken})))
     };
@@ -180,7 +181,7 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
 
 async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
-        session.client.skip(conn, id).await?;
+        session.operator.skip(conn, id).await?;
         let word = "is given up, and its group goes on; it stays a dead letter, which redrive would \
                     queue again (discard ends it for good)";
         Ok((word.to_owned(), json!({"action": "skip", "job": id})))
@@ -205,7 +206,7 @@ async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let mut refused = Vec::new();
     for id in &ids.ids {
         let mut tx = session.begin().await?;
-        if let Err(error) = session.client.abort(&mut *tx, *id).await {
+        if let Err(error) = session.operator.abort(&mut *tx, *id).await {
             refused.push((*id, Failure::from(error)));
             continue;
         }
@@ -219,7 +220,7 @@ async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
 
 async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
-        session.client.run_now(conn, id).await?;
+        session.operator.run_now(conn, id).await?;
         let word = String::from("is due now, and runs at its turn");
         Ok((word, json!({"action": "run_now", "job": id})))
     };
@@ -229,13 +230,13 @@ async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
 /// Moves queued jobs to another queue: those that are named, or those of a queue.
 async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
     let MoveJobs { ids, to, all: _, from, group, limit } = jobs;
-    let (client, group) = (&session.client, group.as_deref());
+    let (operator, group) = (&session.operator, group.as_deref());
     let doubt = pause::doubt(session, to).await?;
     let stay = RefCell::new(Vec::new());
     let act = async |conn: &mut PgConnection| {
         let moved = match from {
-            Some(from) => client.move_queue(conn, from, to, group, *limit).await?,
-            None => client.move_jobs(conn, ids, to).await?,
+            Some(from) => operator.move_queue(conn, from, to, group, *limit).await?,
+            None => operator.move_jobs(conn, ids, to).await?,
         };
         if moved.jobs.is_empty() {
             return Err(Failure::NothingMatched(nothing_moved(to, &moved)));

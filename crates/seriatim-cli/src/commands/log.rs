@@ -1,6 +1,6 @@
 //! `seriatim log`: what operators did.
 
-use seriatim::Operation;
+use seriatim::admin::Operation;
 
 use crate::failure::Failure;
 use crate::output::table::Table;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{MoveTask, MoveTaskStatus};
+use seriatim::admin::{MoveTask, MoveTaskStatus};
 use sqlx::PgConnection;
 use tokio::time::sleep;
 
@@ -38,14 +38,14 @@ async fn start(
     to: Option<&str>,
     per_second: Option<u32>,
 ) -> Result<(), Failure> {
-    let client = &session.client;
+    let operator = &session.operator;
     let doubt = match to {
         Some(to) => doubt(session, to).await?,
         None => None,
     };
     let act = async |conn: &mut PgConnection| {
-        let id = client.start_move_task(&mut *conn, from, to, per_second).await?;
-        let tasks = client.move_tasks(conn, Some(from)).await?;
+        let id = operator.start_move_task(&mut *conn, from, to, per_second).await?;
+        let tasks = session.client.move_tasks(conn, Some(from)).await?;
         let task = tasks.into_iter().find(|task| task.id == id);
         let task = task.ok_or_else(|| Failure::Error(format!("there is no move task {id}")))?;
         if task.to_move.count == 0 {
@@ -128,7 +128,7 @@ async fn list(session: &Session, from: Option<&str>) -> Result<(), Failure> {
 
 async fn cancel(session: &Session, task: i64) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
-        let moved = session.client.cancel_move_task(conn, task).await?;
+        let moved = session.operator.cancel_move_task(conn, task).await?;
         let moved = moved
             .ok_or_else(|| Failure::NothingMatched(format!("no move task {task} is running")))?;
         let sentence = format!("task {task} ends; {} moved, and stay so", count(moved, "job"));

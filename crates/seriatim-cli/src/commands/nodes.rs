@@ -1,6 +1,6 @@
 //! `seriatim nodes`: the processors, and what to do about one that is gone.
 
-use seriatim::ProcessorInfo;
+use seriatim::explain::ProcessorInfo;
 use sqlx::PgConnection;
 
 use crate::args::Nodes;
@@ -46,7 +46,7 @@ async fn list(session: &Session) -> Result<(), Failure> {
 
 async fn release(session: &Session, node: &str) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
-        let released = session.client.release_node(conn, node).await?;
+        let released = session.operator.release_node(conn, node).await?;
         let (groups, jobs) = (released.groups, released.jobs);
         if groups + jobs == 0 {
             let message =

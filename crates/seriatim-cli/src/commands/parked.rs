@@ -50,7 +50,7 @@ pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Fai
         let overview = session.client.group(&mut *conn, queue, group).await?;
         let (depth, halted_by) =
             overview.map_or((1, None), |overview| (overview.depth.count, overview.halted_by));
-        let job = match session.client.park_group(conn, queue, group).await {
+        let job = match session.operator.park_group(conn, queue, group).await {
             Err(error @ ControlError::NothingWaits { .. }) => {
                 // It may be halted, and empty.
                 let halted = halted_by.map(|job| nothing_to_park(queue, group, job));
@@ -82,7 +82,7 @@ fn nothing_to_park(queue: &str, group: &str, job: i64) -> Failure {
 async fn redrive(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
     let ParkedUnits { queue, group, job } = units;
     let act = async |conn: &mut PgConnection| {
-        let done = session.client.redrive_parked(conn, queue, group, *job).await?;
+        let done = session.operator.redrive_parked(conn, queue, group, *job).await?;
         Ok(redriven(queue, done))
     };
     session.change(act).await
@@ -92,7 +92,7 @@ async fn discard(session: &Session, units: &ParkedUnits) -> Result<(), Failure> 
     let ParkedUnits { queue, group, job } = units;
     let act = async |conn: &mut PgConnection| -> Result<Effect, Failure> {
         let jobs: Result<u64, ControlError> =
-            session.client.discard_parked(conn, queue, group, *job).await;
+            session.operator.discard_parked(conn, queue, group, *job).await;
         let jobs = jobs?;
         let sentence =
             format!("{} of group {group:?} of queue {queue:?} given up", count(jobs, "parked job"));

@@ -19,7 +19,7 @@ const LISTED: usize = 1_000;
 pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failure> {
     let Pause { subject, lasts } = pause;
     let Subject { queue, group } = subject;
-    let (client, reason) = (&session.client, session.reason.as_deref());
+    let operator = &session.operator;
     let doubt = doubt(session, queue).await?;
     let until = match lasts {
         Some(lasts) => Some(end_of(session, *lasts).await?),
@@ -28,11 +28,11 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
     let act = async |conn: &mut PgConnection| {
         match (group, until) {
             (Some(group), Some(until)) => {
-                client.pause_group_until(conn, queue, group, until, reason).await?;
+                operator.pause_group_until(conn, queue, group, until).await?;
             }
-            (Some(group), None) => client.pause_group(conn, queue, group, reason).await?,
-            (None, Some(until)) => client.pause_queue_until(conn, queue, until, reason).await?,
-            (None, None) => client.pause_queue(conn, queue, reason).await?,
+            (Some(group), None) => operator.pause_group(conn, queue, group).await?,
+            (None, Some(until)) => operator.pause_queue_until(conn, queue, until).await?,
+            (None, None) => operator.pause_queue(conn, queue).await?,
         }
         let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
         let mut sentence = format!(
@@ -78,11 +78,11 @@ async fn end_of(session: &Session, lasts: Duration) -> Result<DateTime<Utc>, Fai
 /// Ends the pause of a queue or a group.
 pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), Failure> {
     let Subject { queue, group } = subject;
-    let client = &session.client;
+    let operator = &session.operator;
     let act = async |conn: &mut PgConnection| {
         match group {
-            Some(group) => client.unpause_group(conn, queue, group).await?,
-            None => client.unpause_queue(conn, queue).await?,
+            Some(group) => operator.unpause_group(conn, queue, group).await?,
+            None => operator.unpause_queue(conn, queue).await?,
         }
         Ok(effect(format!("{subject} goes on"), subject, "resume"))
     };
@@ -111,7 +111,7 @@ pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), F
     let GroupArgs { queue, group } = group;
     let subject = Subject { queue: queue.clone(), group: Some(group.clone()) };
     let act = async |conn: &mut PgConnection| {
-        session.client.unhalt_group(conn, queue, group).await?;
+        session.operator.unhalt_group(conn, queue, group).await?;
         let sentence = format!("{subject} goes on behind the job that failed");
         Ok(effect(sentence, &subject, "unhalt"))
     };

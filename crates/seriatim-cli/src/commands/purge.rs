@@ -1,7 +1,7 @@
 //! `seriatim purge`: all queued jobs of a queue or a group, cancelled; or all that a queue has.
 
 use serde_json::json;
-use seriatim::Purged;
+use seriatim::admin::Purged;
 
 use crate::args::{Purge, Subject};
 use crate::change::{Effect, ask};
@@ -23,11 +23,11 @@ pub(crate) async fn run(session: &Session, purge: &Purge) -> Result<(), Failure>
     if preview.asks && !session.yes {
         ask(&preview.sentence)?;
     }
-    let (client, pool) = (&session.client, &session.pool);
+    let (operator, pool) = (&session.operator, &session.pool);
     let purged = match group {
-        Some(group) => client.purge_group(pool, queue, group).await?,
-        None if *everything => client.purge_everything(pool, queue).await?,
-        None => client.purge(pool, queue).await?,
+        Some(group) => operator.purge_group(pool, queue, group).await?,
+        None if *everything => operator.purge_everything(pool, queue).await?,
+        None => operator.purge(pool, queue).await?,
     };
     session.tell(&done(purge, purged))
 }

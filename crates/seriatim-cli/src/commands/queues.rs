@@ -1,6 +1,7 @@
 //! `seriatim queues`: each queue at a glance.
 
-use seriatim::{BoundedCount, GroupCounts, JobCounts, QueueOverview};
+use seriatim::admin::{GroupCounts, JobCounts, QueueOverview};
+use seriatim::explain::BoundedCount;
 
 use crate::failure::Failure;
 use crate::output::json_line;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Receipt, Receive};
+use seriatim::receive::{Receipt, Receive};
 use sqlx::PgConnection;
 
 use crate::args;

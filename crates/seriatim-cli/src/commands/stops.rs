@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use seriatim::{GroupOverview, GroupState, Moved};
+use seriatim::admin::{GroupOverview, GroupState, Moved};
 
 use crate::failure::Failure;
 use crate::session::Session;

@@ -100,8 +100,8 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         customer bigint not null, cents bigint not null)";
     sqlx::raw_sql(table).execute(pool).await?;
     let client = Client::default();
-    let reason = Some("their server moves, until Monday");
-    client.pause_group(pool, "webhooks", &group(PAUSED), reason).await?;
+    let ann = client.operator("ann", "their server moves, until Monday");
+    ann.pause_group(pool, "webhooks", &group(PAUSED)).await?;
     client.enqueue(pool, order(POISONED, -500).name("refund").max_attempts(2)).await?;
     client.enqueue_many(pool, (0..3).map(|n| order(POISONED, 900 + n))).await?;
     client.enqueue_many(pool, (0..6).map(|n| order(SLOW, 4_000 + n))).await?;

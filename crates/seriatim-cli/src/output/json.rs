@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use seriatim::{Job, StoredQueueSettings};
+use seriatim::Job;
+use seriatim::admin::StoredQueueSettings;
 
 use crate::failure::Failure;
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::BoundedCount;
+use seriatim::explain::BoundedCount;
 
 use crate::args::DEFAULT_SCHEMA;
 

@@ -92,8 +92,10 @@ async fn ids_are_whole_on_the_narrowest_terminal() {
         .output()
         .await
         .unwrap());
-    let whole =
-        received.out.split_whitespace().any(|word| word.parse::<seriatim::Receipt>().is_ok());
+    let whole = received
+        .out
+        .split_whitespace()
+        .any(|word| word.parse::<seriatim::receive::Receipt>().is_ok());
     assert!(whole, "{}", received.out);
     cli.remove().await;
 }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use seriatim::{Client, Receipt, ReceiveError};
+use seriatim::Client;
+use seriatim::receive::{Receipt, ReceiveError};
 use sqlx::PgPool;
 
 use crate::coalesce::Statement;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use seriatim::{Receive, ReceiveError, Received};
+use seriatim::receive::{Receive, ReceiveError, Received};
 use sqlx::PgPool;
 
 use crate::coalesce::Statement;

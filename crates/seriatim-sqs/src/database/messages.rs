@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use seriatim::{Receipt, ReceiveError, Received};
+use seriatim::receive::{Receipt, ReceiveError, Received};
 use sqlx::{PgConnection, PgPool, Row};
 
 use crate::database::database::Database;

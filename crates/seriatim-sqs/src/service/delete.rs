@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Receipt, ReceiveError};
+use seriatim::receive::{Receipt, ReceiveError};
 
 use crate::coalesce::Settling;
 use crate::database::refusal;

@@ -55,7 +55,7 @@ impl Request {
     async fn configure(
         &self,
         conn: &mut sqlx::PgConnection,
-        settings: seriatim::QueueSettings,
+        settings: seriatim::admin::QueueSettings,
     ) -> Result<(), SqsError> {
         let configured = self.database().client.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {
@@ -106,14 +106,16 @@ impl Request {
         self.database().delete_queue(&mut tx, &queue.name).await?;
         self.configure(&mut tx, queue::reset_settings(&queue.name)).await?;
         tx.commit().await?;
-        self.empty(&queue).await?;
+        self.empty(&queue, "DeleteQueue").await?;
         Ok(Value::Null)
     }
 
-    /// Cancels the messages of a queue, and forgets their deduplication ids.
-    async fn empty(&self, queue: &Queue) -> Result<(), SqsError> {
-        let client = &self.database().client;
-        let purged = client.purge_everything(&self.pool(), &queue.name).await;
+    /// Cancels the messages of a queue, and forgets their deduplication ids. The operation is
+    /// recorded with the caller's key, and the name of the action as the reason.
+    async fn empty(&self, queue: &Queue, action: &str) -> Result<(), SqsError> {
+        let actor = self.caller.access_key.as_deref().unwrap_or("sqs");
+        let operator = self.database().client.operator(actor, action);
+        let purged = operator.purge_everything(&self.pool(), &queue.name).await;
         purged.map(drop).map_err(|error| match error {
             seriatim::ControlError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
@@ -129,7 +131,7 @@ impl Request {
             );
             return Err(SqsError::new(Code::PurgeQueueInProgress, message));
         }
-        self.empty(&queue).await?;
+        self.empty(&queue, "PurgeQueue").await?;
         Ok(Value::Null)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
-use seriatim::Received;
+use seriatim::receive::Received;
 
 use crate::auth::check_key;
 use crate::coalesce::Receiving;

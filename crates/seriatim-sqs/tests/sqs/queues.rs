@@ -213,6 +213,9 @@ async fn a_purge_empties_a_queue_once_a_minute() {
     assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
     assert_eq!(sqs.receive(&url).await.len(), 0);
     assert_eq!(sqs.number("select count(*) from seriatim.job where status = 'cancelled'").await, 3);
+    let recorded = "select sum(affected)::bigint from seriatim.operation \
+                    where action = 'purge' and reason = 'PurgeQueue'";
+    assert_eq!(sqs.number(recorded).await, 3);
     // The ids of what was purged may come again.
     sqs.send_to(&url, "g", &["1"]).await;
     assert_eq!(bodies(&sqs.receive(&url).await), ["1"]);

@@ -1,6 +1,7 @@
 //! The buttons of actions: those that a user may press.
 
-use seriatim::{GroupOverview, GroupState, JobStatus, MoveTask, MoveTaskStatus};
+use seriatim::JobStatus;
+use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus};
 
 use crate::action::Action;
 use crate::app::App;

@@ -1,6 +1,6 @@
 //! A change under way: who makes it and why, and its transaction.
 
-use seriatim::Client;
+use seriatim::admin::Operator;
 use sqlx::{Postgres, Transaction};
 
 use crate::action::effect::Effect;
@@ -14,7 +14,7 @@ const REASON_LIMIT: usize = 1_000;
 pub(crate) struct Change<'a> {
     pub(crate) app: &'a App,
     /// It records the actor and the reason.
-    pub(crate) client: Client,
+    pub(crate) operator: Operator,
     pub(crate) reason: &'a str,
     /// It only shows the effect.
     pub(crate) dry_run: bool,
@@ -37,12 +37,8 @@ impl<'a> Change<'a> {
                 "A reason has at most {REASON_LIMIT} characters, and no NUL."
             )));
         }
-        let client = if dry_run {
-            app.client.clone()
-        } else {
-            app.client.acting_as(&identity.name).because(reason)
-        };
-        Ok(Self { app, client, reason, dry_run })
+        let operator = app.client.operator(&identity.name, reason);
+        Ok(Self { app, operator, reason, dry_run })
     }
 
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, WebError> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use seriatim::Redriven;
+use seriatim::admin::Redriven;
 use sqlx::PgConnection;
 
 use crate::action::change::Change;
@@ -33,7 +33,7 @@ pub(crate) async fn redrive(
 ) -> Result<Effect, WebError> {
     let limit = limit.unwrap_or(REDRIVE).min(REDRIVE);
     let mut tx = change.begin().await?;
-    let redriven = change.client.redrive(&mut *tx, queue, limit).await?;
+    let redriven = change.operator.redrive(&mut *tx, queue, limit).await?;
     let message = format!("Queue {queue:?}: {redriven}.");
     change.end(tx, Effect::redriven(message, redriven)).await
 }
@@ -60,14 +60,14 @@ impl Tally {
         self.chunks += 1;
         match self.verb {
             Verb::Redrive => {
-                let done = change.client.redrive_jobs(tx, jobs).await?;
+                let done = change.operator.redrive_jobs(tx, jobs).await?;
                 self.redriven.jobs += done.jobs;
                 self.redriven.overtaken += done.overtaken;
                 self.redriven.moved_back += done.moved_back;
                 // Several chunks may have jobs of one group.
                 self.redriven.groups = if self.chunks == 1 { done.groups } else { 0 };
             }
-            Verb::Discard => self.discarded += change.client.discard_jobs(tx, jobs).await?,
+            Verb::Discard => self.discarded += change.operator.discard_jobs(tx, jobs).await?,
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The effect of an action, done or previewed, and the request that takes it back.
 
 use serde::Serialize;
-use seriatim::Redriven;
+use seriatim::admin::Redriven;
 
 use crate::action::{Action, Ask};
 

@@ -1,6 +1,7 @@
 //! Actions about one job.
 
-use seriatim::{Cancelled, JobStatus};
+use seriatim::JobStatus;
+use seriatim::admin::Cancelled;
 
 use crate::action::change::Change;
 use crate::action::effect::Effect;
@@ -9,14 +10,14 @@ use crate::error::WebError;
 pub(crate) async fn cancel(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     let behind = behind(change, job).await?;
     let mut tx = change.begin().await?;
-    let cancelled = change.client.cancel(&mut *tx, job).await?;
+    let cancelled = change.operator.cancel(&mut *tx, job).await?;
     let then = if cancelled == Cancelled::Requested { "then " } else { "" };
     change.end(tx, Effect::new(format!("Job {job} is {cancelled}; {then}{behind}."))).await
 }
 
 pub(crate) async fn retry(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let retried = change.client.retry(&mut *tx, job).await?;
+    let retried = change.operator.retry(&mut *tx, job).await?;
     let message = format!("Job {job} is {retried}.");
     change.end(tx, Effect { overtaken: Some(retried.overtaken), ..Effect::new(message) }).await
 }
@@ -24,14 +25,14 @@ pub(crate) async fn retry(change: &Change<'_>, job: i64) -> Result<Effect, WebEr
 pub(crate) async fn skip(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     let behind = behind(change, job).await?;
     let mut tx = change.begin().await?;
-    change.client.skip(&mut *tx, job).await?;
+    change.operator.skip(&mut *tx, job).await?;
     let message = format!("Job {job} is skipped and stays failed; {behind}.");
     change.end(tx, Effect::new(message)).await
 }
 
 pub(crate) async fn run_now(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    change.client.run_now(&mut *tx, job).await?;
+    change.operator.run_now(&mut *tx, job).await?;
     let message = format!("Job {job} is due now; it runs at its turn.");
     change.end(tx, Effect::new(message)).await
 }
@@ -46,7 +47,7 @@ pub(crate) async fn abort(change: &Change<'_>, job: i64) -> Result<Effect, WebEr
         }
     } else {
         let mut tx = change.begin().await?;
-        change.client.abort(&mut *tx, job).await?;
+        change.operator.abort(&mut *tx, job).await?;
         tx.commit().await?;
     }
     Ok(Effect::new(format!(

@@ -14,15 +14,15 @@ pub(crate) async fn pause(
     group: Option<&str>,
     until: Option<DateTime<Utc>>,
 ) -> Result<Effect, WebError> {
-    let (client, why) = (&change.client, Some(change.reason));
+    let operator = &change.operator;
     let mut tx = change.begin().await?;
     match (group, until) {
-        (Some(group), None) => client.pause_group(&mut *tx, queue, group, why).await?,
+        (Some(group), None) => operator.pause_group(&mut *tx, queue, group).await?,
         (Some(group), Some(until)) => {
-            client.pause_group_until(&mut *tx, queue, group, until, why).await?;
+            operator.pause_group_until(&mut *tx, queue, group, until).await?;
         }
-        (None, None) => client.pause_queue(&mut *tx, queue, why).await?,
-        (None, Some(until)) => client.pause_queue_until(&mut *tx, queue, until, why).await?,
+        (None, None) => operator.pause_queue(&mut *tx, queue).await?,
+        (None, Some(until)) => operator.pause_queue_until(&mut *tx, queue, until).await?,
     }
     let end = until.map_or_else(
         || String::from("until it is resumed"),
@@ -48,10 +48,10 @@ pub(crate) async fn resume(
     let undo = pause_again(change, queue, group).await?;
     let mut tx = change.begin().await?;
     let message = if let Some(group) = group {
-        change.client.unpause_group(&mut *tx, queue, group).await?;
+        change.operator.unpause_group(&mut *tx, queue, group).await?;
         format!("Group {group:?} goes on with its next job.")
     } else {
-        change.client.unpause_queue(&mut *tx, queue).await?;
+        change.operator.unpause_queue(&mut *tx, queue).await?;
         format!("Queue {queue:?} goes on.")
     };
     change.end(tx, Effect { undo, ..Effect::new(message) }).await
@@ -84,7 +84,7 @@ pub(crate) async fn unhalt(
     group: &str,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    change.client.unhalt_group(&mut *tx, queue, group).await?;
+    change.operator.unhalt_group(&mut *tx, queue, group).await?;
     let message =
         format!("Group {group:?} goes on with its next job; the one that halted it stays failed.");
     change.end(tx, Effect::new(message)).await
@@ -96,7 +96,7 @@ pub(crate) async fn park(
     group: &str,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let job = change.client.park_group(&mut *tx, queue, group).await?;
+    let job = change.operator.park_group(&mut *tx, queue, group).await?;
     let message = format!(
         "Job {job} of group {group:?} is failed, and those that wait behind it step aside with it, \
          until they are redriven or discarded. Later ones run."

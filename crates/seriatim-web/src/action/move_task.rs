@@ -1,6 +1,6 @@
 //! Move tasks: started and cancelled.
 
-use seriatim::{Client, MoveTask};
+use seriatim::admin::MoveTask;
 use sqlx::PgConnection;
 
 use crate::action::Action;
@@ -18,8 +18,8 @@ pub(crate) async fn start(
 ) -> Result<Effect, WebError> {
     let advice = advice(change.app, to).await?;
     let mut tx = change.begin().await?;
-    let id = change.client.start_move_task(&mut *tx, queue, to, per_second).await?;
-    let task = find(&change.client, &mut tx, queue, id).await?;
+    let id = change.operator.start_move_task(&mut *tx, queue, to, per_second).await?;
+    let task = find(change, &mut tx, queue, id).await?;
     if task.to_move.count == 0 {
         return Err(WebError::Refused(match to {
             Some(_) => format!("Nothing waits in queue {queue:?}."),
@@ -62,9 +62,8 @@ pub(crate) async fn cancel(
     task: i64,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let MoveTask { to_queue: to, per_second, .. } =
-        find(&change.client, &mut tx, queue, task).await?;
-    let moved = change.client.cancel_move_task(&mut *tx, task).await?;
+    let MoveTask { to_queue: to, per_second, .. } = find(change, &mut tx, queue, task).await?;
+    let moved = change.operator.cancel_move_task(&mut *tx, task).await?;
     let ended = || WebError::Refused(format!("Move task {task} has ended already."));
     let moved = moved.ok_or_else(ended)?;
     let start = Action::StartMoveTask { queue: queue.to_owned(), to, per_second };
@@ -77,12 +76,12 @@ pub(crate) async fn cancel(
 }
 
 async fn find(
-    client: &Client,
+    change: &Change<'_>,
     tx: &mut PgConnection,
     queue: &str,
     task: i64,
 ) -> Result<MoveTask, WebError> {
-    let tasks = client.move_tasks(tx, Some(queue)).await?;
+    let tasks = change.app.client.move_tasks(tx, Some(queue)).await?;
     let missing = || WebError::NotFound(format!("Queue {queue:?} has no move task {task}."));
     tasks.into_iter().find(|listed| listed.id == task).ok_or_else(missing)
 }

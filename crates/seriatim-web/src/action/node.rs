@@ -9,6 +9,6 @@ pub(crate) async fn release(change: &Change<'_>, node: &str) -> Result<Effect, W
         return Err(WebError::BadRequest(String::from("The name of a node has no NUL.")));
     }
     let mut tx = change.begin().await?;
-    let released = change.client.release_node(&mut *tx, node).await?;
+    let released = change.operator.release_node(&mut *tx, node).await?;
     change.end(tx, Effect::new(format!("Node {node:?}: {released}."))).await
 }

@@ -11,7 +11,7 @@ pub(crate) async fn redrive(
     job: Option<i64>,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let redriven = change.client.redrive_parked(&mut *tx, queue, group, job).await?;
+    let redriven = change.operator.redrive_parked(&mut *tx, queue, group, job).await?;
     let message = format!("Group {group:?}: {redriven}.");
     change.end(tx, Effect::redriven(message, redriven)).await
 }
@@ -23,7 +23,7 @@ pub(crate) async fn discard(
     job: Option<i64>,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let jobs = change.client.discard_parked(&mut *tx, queue, group, job).await?;
+    let jobs = change.operator.discard_parked(&mut *tx, queue, group, job).await?;
     let message = format!(
         "{} parked in group {group:?} end as cancelled; the failed one stays failed.",
         count(jobs)

@@ -21,10 +21,12 @@ pub(crate) async fn purge(
              ones are left alone. This cannot be undone."
         )));
     }
-    let (client, pool) = (&change.client, &change.app.writes);
+    let (operator, pool) = (&change.operator, &change.app.writes);
     let (purged, of) = match group {
-        Some(group) => (client.purge_group(pool, queue, group).await?, format!("Group {group:?}")),
-        None => (client.purge(pool, queue).await?, format!("Queue {queue:?}")),
+        Some(group) => {
+            (operator.purge_group(pool, queue, group).await?, format!("Group {group:?}"))
+        }
+        None => (operator.purge(pool, queue).await?, format!("Queue {queue:?}")),
     };
     Ok(Effect { jobs: Some(purged.cancelled), ..Effect::new(format!("{of}: {purged}.")) })
 }
@@ -45,7 +47,7 @@ pub(crate) async fn purge_everything(change: &Change<'_>, queue: &str) -> Result
              jobs are left alone. This cannot be undone."
         )));
     }
-    let purged = change.client.purge_everything(&change.app.writes, queue).await?;
+    let purged = change.operator.purge_everything(&change.app.writes, queue).await?;
     let asked = match purged.running {
         0 => "",
         _ => " Processors are asked to cancel what runs on.",

@@ -2,7 +2,7 @@
 
 use chrono::{TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
-use seriatim::{FailedFilter, FailedJob, QueueOverview};
+use seriatim::admin::{FailedFilter, FailedJob, QueueOverview};
 
 use crate::app::App;
 use crate::data::{queues, shown};

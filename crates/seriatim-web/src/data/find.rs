@@ -2,7 +2,7 @@
 //! letters by the name of the job.
 
 use serde::Serialize;
-use seriatim::{FailedFilter, GroupFilter};
+use seriatim::admin::{FailedFilter, GroupFilter};
 
 use crate::app::App;
 use crate::data::{JobView, queues};

@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use seriatim::{AttemptRecord, Failure, Job, JobExplanation, JobStatus};
+use seriatim::explain::JobExplanation;
+use seriatim::{AttemptRecord, Failure, Job, JobStatus};
 
 use crate::app::App;
 use crate::error::WebError;

@@ -3,7 +3,9 @@
 use chrono::{DateTime, Utc};
 use futures::future::try_join_all;
 use serde::Serialize;
-use seriatim::{GroupExplanation, GroupOverview, GroupState, Job};
+use seriatim::Job;
+use seriatim::admin::{GroupOverview, GroupState};
+use seriatim::explain::GroupExplanation;
 
 use crate::app::App;
 use crate::data::JobView;

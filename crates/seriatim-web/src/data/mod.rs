@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
-use seriatim::{
+use seriatim::admin::{
     GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
-    ProcessorInfo, QueueOverview,
+    QueueOverview,
 };
+use seriatim::explain::ProcessorInfo;
 
 pub(crate) use failed::{LetterFilter, Letters, failed, letters};
 pub(crate) use find::{Found, find};

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use seriatim::{GroupFilter, GroupSort, GroupState, PausedQueue, ProcessorInfo, QueueOverview};
+use seriatim::admin::{GroupFilter, GroupSort, GroupState, PausedQueue, QueueOverview};
+use seriatim::explain::ProcessorInfo;
 
 use crate::app::App;
 use crate::data::{LaneRow, nodes, queues, rows};

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::Router;
 use axum::extract::Query;
 use axum::routing::get;
-use seriatim::FailedJob;
+use seriatim::admin::FailedJob;
 
 use crate::action::Button;
 use crate::data::{self, LetterFilter, Shared, shown};

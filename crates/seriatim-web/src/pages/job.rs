@@ -6,7 +6,8 @@ use axum::extract::Query;
 use axum::routing::get;
 use chrono::Utc;
 use serde::Deserialize;
-use seriatim::{AttemptRecord, Reason};
+use seriatim::AttemptRecord;
+use seriatim::explain::Reason;
 
 use crate::action::Button;
 use crate::data::{self, JobDetail, Shared, shown, span};

@@ -1,6 +1,7 @@
 //! A group in a list, on several pages.
 
-use seriatim::{AfterHalt, GroupState};
+use seriatim::AfterHalt;
+use seriatim::admin::GroupState;
 
 use crate::action::Button;
 use crate::data::{LaneRow, shown};

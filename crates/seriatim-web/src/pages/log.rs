@@ -5,7 +5,7 @@ use axum::Router;
 use axum::extract::Query;
 use axum::routing::get;
 use serde::Deserialize;
-use seriatim::Operation;
+use seriatim::admin::Operation;
 
 use crate::data::{self, Shared, shown};
 use crate::pages::frame::{Asked, Shown, Visit};

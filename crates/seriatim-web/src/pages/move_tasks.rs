@@ -1,6 +1,6 @@
 //! The move tasks of a queue, on its page.
 
-use seriatim::{MoveTask, MoveTaskStatus, QueueOverview};
+use seriatim::admin::{MoveTask, MoveTaskStatus, QueueOverview};
 
 use crate::action::Button;
 use crate::data::{self, shown};

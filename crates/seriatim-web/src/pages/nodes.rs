@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
-use seriatim::ProcessorInfo;
+use seriatim::explain::ProcessorInfo;
 
 use crate::action::Button;
 use crate::data::{self, Shared, shown};

@@ -3,7 +3,8 @@
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
-use seriatim::{BoundedCount, QueueOverview};
+use seriatim::admin::QueueOverview;
+use seriatim::explain::BoundedCount;
 
 use crate::action::{Button, Buttons};
 use crate::data::{self, Shared, shown};

@@ -1,7 +1,8 @@
 //! The values that several pages write: times, counts, pauses, choices of a form.
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use seriatim::{BoundedCount, GroupOverview};
+use seriatim::admin::GroupOverview;
+use seriatim::explain::BoundedCount;
 
 use crate::data::{age, shown, span};
 

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{JobStatus, NewJob, Receive, ReceiveError};
+use seriatim::receive::{Receive, ReceiveError};
+use seriatim::{JobStatus, NewJob};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{ACTIONS, ANN, ROOT, Shop, act, eventually, get, post, serve, users};

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, Receive, RetryPolicy};
+use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 use seriatim_web::{Access, Auth, Config, Identity};
 
 use crate::chromium::{ENTER, browser};
@@ -300,8 +301,8 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     shop.drained("orders", "customer-7").await;
     // Group names of a real shop, in the states that they are in.
     client
-        .acting_as("bob")
-        .pause_group(pool, "orders", "customer-42", Some("their audit, until Friday"))
+        .operator("bob", "their audit, until Friday")
+        .pause_group(pool, "orders", "customer-42")
         .await
         .unwrap();
     for _ in 0..4 {
@@ -344,10 +345,14 @@ pub(crate) async fn shop_in_every_state() -> Shop {
         shop.enqueue("mail", &format!("to-{n}"), "fine", "letter").await;
     }
     let mut tx = pool.begin().await.unwrap();
-    let task = client.start_move_task(&mut *tx, "mail", Some("post"), Some(5)).await.unwrap();
-    client.cancel_move_task(&mut *tx, task).await.unwrap();
+    let task = client
+        .operator("test", None)
+        .start_move_task(&mut *tx, "mail", Some("post"), Some(5))
+        .await
+        .unwrap();
+    client.operator("test", None).cancel_move_task(&mut *tx, task).await.unwrap();
     tx.commit().await.unwrap();
-    client.acting_as("ann").pause_queue(pool, "mail", Some("the provider is down")).await.unwrap();
+    client.operator("ann", "the provider is down").pause_queue(pool, "mail").await.unwrap();
     shop.enqueue("reports", "nightly", "fine", "report").await;
     client.receive(pool, Receive::new("reports")).await.unwrap();
     shop
@@ -358,7 +363,7 @@ pub(crate) async fn shop_in_every_state() -> Shop {
 async fn pictures_of_every_page() {
     let Some(folder) = std::env::var_os("SERIATIM_PICTURES").map(PathBuf::from) else { return };
     let shop = shop_in_every_state().await;
-    let ann = shop.client.acting_as("ann").because("the bank answers again");
+    let ann = shop.client.operator("ann", "the bank answers again");
     ann.run_now(shop.pool(), shop.enqueue("mail", "to-9", "fine", "letter").await).await.unwrap();
     let config = Config::new()
         .show_data(true)

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{
-    JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, QueueSettings, RetryPolicy,
-};
+use seriatim::admin::QueueSettings;
+use seriatim::{JobStatus, NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
 
 use crate::support::{ANN, Shop, VIC, Work, act, eventually, get, serve, users};
 

@@ -1,7 +1,7 @@
 //! Move tasks on the page of a queue: listed, started and cancelled.
 
 use serde_json::{Value, json};
-use seriatim::QueueSettings;
+use seriatim::admin::QueueSettings;
 use seriatim_web::Access;
 
 use crate::browser::local;

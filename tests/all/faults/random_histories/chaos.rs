@@ -12,8 +12,8 @@ use super::produce::{QUEUE, cancel, group};
 use super::program::{Act, Program, Sabotage};
 use super::recorder::{Recorder, now};
 use super::worker::Settings;
-use crate::support::Log;
 use crate::support::worker_process::WorkerProcess;
+use crate::support::{Log, operator};
 use seriatim_history::event::{Event, Name, Time};
 
 /// The worker processes of a run, and what disturbs them.
@@ -85,7 +85,6 @@ impl Chaos {
     }
 
     async fn act(&mut self, act: Act) {
-        let client = Client::default();
         match act {
             Act::Kill(at) => {
                 let worker = self.workers.swap_remove(at % self.workers.len());
@@ -109,15 +108,15 @@ impl Chaos {
             }
             Act::Terminate(at) => self.terminate(at).await,
             Act::PauseQueue(ms) => {
-                client.pause_queue(&self.pool, QUEUE, None).await.unwrap();
+                operator().pause_queue(&self.pool, QUEUE).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                client.unpause_queue(&self.pool, QUEUE).await.unwrap();
+                operator().unpause_queue(&self.pool, QUEUE).await.unwrap();
             }
             Act::PauseGroup(number, ms) => {
                 let group = group(number).0;
-                client.pause_group(&self.pool, QUEUE, &group, None).await.unwrap();
+                operator().pause_group(&self.pool, QUEUE, &group).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                client.unpause_group(&self.pool, QUEUE, &group).await.unwrap();
+                operator().unpause_group(&self.pool, QUEUE, &group).await.unwrap();
             }
             Act::Resume => self.unhalt_group().await,
             Act::Redrive(most) => self.redrive(most).await,
@@ -128,7 +127,7 @@ impl Chaos {
                 };
                 let begin = now();
                 // Another process may have been quicker.
-                if client.retry(&self.pool, id).await.is_ok() {
+                if operator().retry(&self.pool, id).await.is_ok() {
                     self.recorder.note(&Event::Return { job, begin, end: Some(now()) });
                 }
             }
@@ -167,7 +166,7 @@ impl Chaos {
     async fn redrive(&self, most: u32) {
         let begin = now();
         let mut tx = self.pool.begin().await.unwrap();
-        Client::default().redrive(&mut *tx, QUEUE, most).await.unwrap();
+        operator().redrive(&mut *tx, QUEUE, most).await.unwrap();
         let jobs: Vec<String> = sqlx::query_scalar(
             "select data->>'name' from seriatim.job
              where xmin = pg_current_xact_id()::xid and status = 'queued'",
@@ -187,7 +186,7 @@ impl Chaos {
         let client = Client::default();
         for group in client.halted_groups(&self.pool, QUEUE).await.unwrap() {
             // Another process may have been quicker.
-            let _ = client.unhalt_group(&self.pool, QUEUE, &group.group).await;
+            let _ = operator().unhalt_group(&self.pool, QUEUE, &group.group).await;
         }
     }
 

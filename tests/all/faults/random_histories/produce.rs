@@ -4,7 +4,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Cancelled, Client, Enqueued, NewJob};
+use seriatim::admin::Cancelled;
+use seriatim::{Client, Enqueued, NewJob};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, PgPool};
 use tokio::time::sleep;

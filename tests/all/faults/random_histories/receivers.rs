@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::json;
-use seriatim::{Client, NewJob, Receive, ReceiveError, Received};
+use seriatim::receive::{Receive, ReceiveError, Received};
+use seriatim::{Client, NewJob};
 use sqlx::PgPool;
 use tokio::time::sleep;
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use seriatim::{Client, QueueSettings};
+use seriatim::Client;
+use seriatim::admin::QueueSettings;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 

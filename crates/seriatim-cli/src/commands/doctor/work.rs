@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::{GroupFilter, GroupSort, GroupState, OverriddenOption, Reason};
+use seriatim::admin::{GroupFilter, GroupSort, GroupState, OverriddenOption};
+use seriatim::explain::Reason;
 
 use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;

@@ -5,36 +5,15 @@ use std::fmt;
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::cancel::{Cancelled, cancel, refusal};
+use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::job::JobStatus;
 use crate::job::name;
 use crate::job::words;
 use crate::store::RequestReport;
 
-/// The result of [`Client::cancel`]; prints as the rest of a sentence about the job: `job 1 is …`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Cancelled {
-    /// The job will not run.
-    Now,
-    /// The job is running, or about to run, or another transaction has its row. A request is left:
-    /// the handler's [`cancelled`](crate::ActiveJob::cancelled) resolves. If the attempt does not
-    /// succeed, the job ends as `cancelled` instead of being retried.
-    Requested,
-}
-
-impl fmt::Display for Cancelled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Now => "cancelled: it will not run",
-            Self::Requested => "asked to stop: it runs, or another transaction has its row",
-        })
-    }
-}
-
-/// The result of [`Client::retry`]; prints as the rest of a sentence about the job: `job 1 is …`.
+/// The result of [`Operator::retry`]; prints as the rest of a sentence about the job: `job 1 is …`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retried {
@@ -51,27 +30,18 @@ impl fmt::Display for Retried {
     }
 }
 
-impl Client {
-    /// Cancels a job that has not ended. In a transaction it takes effect when that commits; until
-    /// then the job's group waits. Above READ COMMITTED a job that waits gets a request as well:
-    /// the snapshot may hide that it runs.
+impl Operator {
+    /// Cancels a job that has not ended, as [`Client::cancel`](crate::Client::cancel) does, and
+    /// records it.
     ///
     /// # Errors
-    /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it has ended;
-    /// [`ControlError::Busy`] if it is parked and another transaction has its row;
-    /// [`ControlError::Database`].
+    /// As [`Client::cancel`](crate::Client::cancel).
     pub async fn cancel(
         &self,
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Cancelled, ControlError> {
-        let report = self.store.cancel(executor, job, self.acting()).await?;
-        match report.status {
-            Some(_) if report.done => Ok(Cancelled::Now),
-            Some(JobStatus::Queued | JobStatus::Started) => Ok(Cancelled::Requested),
-            Some(JobStatus::Parked) => Err(ControlError::Busy { id: job }),
-            status => Err(refusal(job, status, "cancelled", "it has ended")),
-        }
+        cancel(self.store(), executor, job, self.acting()).await
     }
 
     /// Queues a failed or cancelled job again, with all its attempts. It keeps its id, and so runs
@@ -88,7 +58,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Retried, ControlError> {
-        let report = self.store.retry(executor, job, self.acting()).await?;
+        let report = self.store().retry(executor, job, self.acting()).await?;
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
@@ -110,7 +80,7 @@ impl Client {
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store.skip(executor, job, self.acting()).await?;
+        let report = self.store().skip(executor, job, self.acting()).await?;
         if let Some(by) = report.halted_by {
             return Err(ControlError::HaltedBy { id: job, by });
         }
@@ -134,7 +104,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<(), ControlError> {
-        let report = self.store.run_now(executor, job, self.acting()).await?;
+        let report = self.store().run_now(executor, job, self.acting()).await?;
         let advice = "only a queued job can be; a failed or cancelled one can be retried";
         check_done(&report, job, &[JobStatus::Queued], "made due", advice)
     }
@@ -156,7 +126,7 @@ impl Client {
     /// [`ControlError::MayNotAbort`]; [`ControlError::Busy`] if another transaction has its row and
     /// does not end; [`ControlError::Database`].
     pub async fn abort(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store.abort(executor, job, self.acting()).await?;
+        let report = self.store().abort(executor, job, self.acting()).await?;
         if let Some(pid) = report.forbidden {
             return Err(ControlError::MayNotAbort { id: job, pid });
         }
@@ -178,7 +148,7 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.unhalt_group(executor, queue, group, self.acting()).await? {
+        if self.store().unhalt_group(executor, queue, group, self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })
@@ -209,17 +179,5 @@ fn check_done(
         Some(_) if report.done => Ok(()),
         Some(status) if allowed.contains(&status) => Err(ControlError::Busy { id: job }),
         status => Err(refusal(job, status, request, advice)),
-    }
-}
-
-fn refusal(
-    id: i64,
-    status: Option<JobStatus>,
-    request: &'static str,
-    advice: &'static str,
-) -> ControlError {
-    match status {
-        None => ControlError::NoSuchJob { id },
-        Some(status) => ControlError::WrongStatus { id, status, request, advice },
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
 use crate::job::words::{counted, counted_are};
@@ -25,7 +25,7 @@ pub struct Purged {
     /// still.
     pub locked: u64,
     /// The number of deduplication ids that were forgotten, by
-    /// [`Client::purge_everything`](crate::Client::purge_everything).
+    /// [`Operator::purge_everything`].
     pub forgotten: u64,
 }
 
@@ -54,7 +54,7 @@ const PASSES: usize = 10;
 /// Delay between two passes of a purge.
 const BETWEEN_PASSES: Duration = Duration::from_millis(20);
 
-impl Client {
+impl Operator {
     /// Cancels all queued jobs of a queue that were there when the call began, in small
     /// transactions. Nothing is deleted, running and parked jobs are left alone, and a halted group
     /// stays halted.
@@ -111,7 +111,7 @@ impl Client {
         group: Option<&str>,
         everything: bool,
     ) -> Result<Purged, ControlError> {
-        let (store, acting) = (&self.store, self.acting());
+        let (store, acting) = (self.store(), self.acting());
         let mut conn = WorkConnection::from(pool.acquire().await?);
         let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();

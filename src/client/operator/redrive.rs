@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
 use crate::job::words::{counted, overtaken};
@@ -57,7 +57,7 @@ impl From<RedriveReport> for Redriven {
     }
 }
 
-impl Client {
+impl Operator {
     /// Queues dead letters of a queue again, the oldest first and at most `limit`: the jobs that
     /// failed in it for good. Dead letters of one group run in their original order, before all
     /// other jobs of the group. Their attempts begin anew, an expiry is cleared, and halts by them
@@ -83,7 +83,7 @@ impl Client {
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let report = self.store.redrive(executor, queue, None, limit, self.acting()).await?;
+        let report = self.store().redrive(executor, queue, None, limit, self.acting()).await?;
         Ok(Redriven::from(report))
     }
 
@@ -101,12 +101,12 @@ impl Client {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        Ok(self.store.redrive(executor, queue, Some(group), limit, self.acting()).await?.into())
+        Ok(self.store().redrive(executor, queue, Some(group), limit, self.acting()).await?.into())
     }
 
     /// Queues those of the jobs that are dead letters again, as [`redrive`](Self::redrive) does:
     /// whatever their order in `jobs`, those of one group run in their original order. Others are
-    /// left alone. [`failed_jobs`](Self::failed_jobs) lists dead letters.
+    /// left alone. [`Client::failed_jobs`](crate::Client::failed_jobs) lists dead letters.
     ///
     /// # Errors
     /// [`ControlError::Database`].
@@ -115,7 +115,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         jobs: &[i64],
     ) -> Result<Redriven, ControlError> {
-        Ok(self.store.redrive_jobs(executor, jobs, self.acting()).await?.into())
+        Ok(self.store().redrive_jobs(executor, jobs, self.acting()).await?.into())
     }
 
     /// Gives those of the jobs that are dead letters up, also in a dead-letter queue: they end as
@@ -131,7 +131,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         jobs: &[i64],
     ) -> Result<u64, ControlError> {
-        Ok(self.store.discard_jobs(executor, jobs, self.acting()).await?)
+        Ok(self.store().discard_jobs(executor, jobs, self.acting()).await?)
     }
 }
 

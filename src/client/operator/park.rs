@@ -1,38 +1,14 @@
-//! Parked jobs, and what a group does when a job is out of attempts.
+//! Parking by hand, and what becomes of parked jobs.
 
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
-use crate::client::redrive::Redriven;
+use crate::client::operator::operator::Operator;
+use crate::client::operator::redrive::Redriven;
 use crate::error::ControlError;
-use crate::job::counts::ParkedUnit;
 use crate::job::name;
-use crate::job::queue_options::OutOfAttempts;
 use crate::store::ParkReport;
 
-impl Client {
-    /// Sets what a group does with a job that is out of attempts, instead of its queue's
-    /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts). `None` takes it back. It holds
-    /// for attempts that end from now on.
-    ///
-    /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a deadline that cannot be used;
-    /// [`ControlError::Database`].
-    pub async fn set_group_policy(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-        group: &str,
-        policy: Option<OutOfAttempts>,
-    ) -> Result<(), ControlError> {
-        name::check_queue(queue)?;
-        name::check("group", group, name::GROUP_LIMIT)?;
-        if let Some((value, range)) = policy.and_then(OutOfAttempts::mistake) {
-            return Err(ControlError::OutOfRange { setting: "policy", value, range });
-        }
-        Ok(self.store.set_group_policy(executor, queue, group, policy, self.acting()).await?)
-    }
-
+impl Operator {
     /// Parks a group by hand: its next job ends as failed, and the jobs that wait behind it step
     /// aside with it. In a halted group, the jobs behind the one that halted it step aside. Jobs
     /// that are enqueued from then on run. Returns the failed job.
@@ -53,7 +29,7 @@ impl Client {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
         let of = || (queue.to_owned(), group.to_owned());
-        match self.store.park_group(executor, queue, group, self.acting()).await? {
+        match self.store().park_group(executor, queue, group, self.acting()).await? {
             ParkReport { job: Some(job), .. } => Ok(job),
             ParkReport { running: Some(job), .. } => {
                 let (queue, group) = of();
@@ -65,16 +41,6 @@ impl Client {
                 Err(ControlError::NothingWaits { queue, group })
             }
         }
-    }
-
-    /// Returns the failed jobs of a queue that others were parked with, by group and then in their
-    /// order.
-    pub async fn parked_groups(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-    ) -> Result<Vec<ParkedUnit>, sqlx::Error> {
-        self.store.parked_units(executor, queue).await
     }
 
     /// Queues a failed job and those that are parked with it again, all at once, in their original
@@ -98,7 +64,8 @@ impl Client {
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        let report = self.store.redrive_parked(executor, queue, group, job, self.acting()).await?;
+        let report =
+            self.store().redrive_parked(executor, queue, group, job, self.acting()).await?;
         match report.jobs {
             _ if report.busy => Err(group_busy(queue, group)),
             0 => Err(not_parked(queue, group, job)),
@@ -121,7 +88,7 @@ impl Client {
     ) -> Result<u64, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        match self.store.discard_parked(executor, queue, group, job, self.acting()).await? {
+        match self.store().discard_parked(executor, queue, group, job, self.acting()).await? {
             None => Err(group_busy(queue, group)),
             Some(0) => Err(not_parked(queue, group, job)),
             Some(jobs) => Ok(jobs),

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
 use crate::job::words::counted;
@@ -69,7 +69,7 @@ impl From<MoveReport> for Moved {
     }
 }
 
-impl Client {
+impl Operator {
     /// Moves those of the jobs that are queued to another queue: one that was mistyped, say. Each
     /// gets a new id, and so a place at the end of its group there; whatever their order in `jobs`,
     /// they keep the order of their old ids. The old job ends as cancelled, and its error names the
@@ -92,7 +92,7 @@ impl Client {
         to_queue: &str,
     ) -> Result<Moved, ControlError> {
         name::check_queue(to_queue)?;
-        Ok(self.store.move_jobs(executor, jobs, to_queue, self.acting()).await?.into())
+        Ok(self.store().move_jobs(executor, jobs, to_queue, self.acting()).await?.into())
     }
 
     /// Moves up to `limit` queued jobs of a queue, or of one group of it, as
@@ -120,7 +120,7 @@ impl Client {
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let acting = self.acting();
-        let report = self.store.move_queue(executor, from_queue, to_queue, group, limit, acting);
+        let report = self.store().move_queue(executor, from_queue, to_queue, group, limit, acting);
         Ok(report.await?.into())
     }
 }

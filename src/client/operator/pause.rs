@@ -3,31 +3,29 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
-use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::job::name;
-use crate::store::Acting;
 
-impl Client {
+impl Operator {
     /// Pauses a queue: none of its jobs starts, in any process, until
     /// [`unpause_queue`](Self::unpause_queue). Enqueues go on, and so do running jobs. Jobs that
     /// are being claimed, or were prefetched (0.1 s before at most), may still start. A job whose
     /// worker dies meanwhile waits for the end of the pause.
     ///
-    /// A paused queue stays paused, with the new `reason` and no end. In a transaction it takes
-    /// effect when that commits; until then a queue with a limit of jobs in flight claims nothing.
+    /// The pause has the operator's reason. A paused queue stays paused, with the new reason and no
+    /// end. In a transaction it takes effect when that commits; until then a queue with a limit of
+    /// jobs in flight claims nothing.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] if the reason cannot be stored;
     /// [`ControlError::Database`].
     pub async fn pause_queue(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        reason: Option<&str>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, None, None, reason).await
+        self.start_pause(executor, queue, None, None).await
     }
 
     /// Pauses a queue as [`pause_queue`](Self::pause_queue) does, until `until` by the database's
@@ -44,9 +42,8 @@ impl Client {
         executor: impl PgExecutor<'_>,
         queue: &str,
         until: DateTime<Utc>,
-        reason: Option<&str>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, None, Some(until), reason).await
+        self.start_pause(executor, queue, None, Some(until)).await
     }
 
     /// Ends the pause of a queue, and wakes its workers.
@@ -59,7 +56,7 @@ impl Client {
         queue: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        if self.store.unpause(executor, queue, None, self.acting()).await? {
+        if self.store().unpause(executor, queue, None, self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
@@ -69,20 +66,19 @@ impl Client {
     /// need not have any jobs yet. Enqueues go on, and so does the running job, also on another
     /// worker if its own dies. A claim that is under way may still start a job.
     ///
-    /// A paused group stays paused, with the new `reason` and no end. A pause is not a halt: each
-    /// ends by its own request.
+    /// The pause has the operator's reason. A paused group stays paused, with the new reason and no
+    /// end. A pause is not a halt: each ends by its own request.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a `reason` that cannot be stored;
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] if the reason cannot be stored;
     /// [`ControlError::Database`].
     pub async fn pause_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
-        reason: Option<&str>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, Some(group), None, reason).await
+        self.start_pause(executor, queue, Some(group), None).await
     }
 
     /// Pauses a group as [`pause_group`](Self::pause_group) does, until `until` by the database's
@@ -99,9 +95,8 @@ impl Client {
         queue: &str,
         group: &str,
         until: DateTime<Utc>,
-        reason: Option<&str>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, Some(group), Some(until), reason).await
+        self.start_pause(executor, queue, Some(group), Some(until)).await
     }
 
     async fn start_pause(
@@ -110,14 +105,14 @@ impl Client {
         queue: &str,
         group: Option<&str>,
         until: Option<DateTime<Utc>>,
-        reason: Option<&str>,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         if let Some(group) = group {
             name::check("group", group, name::GROUP_LIMIT)?;
         }
-        let acting = self.pausing(reason)?;
-        let paused = self.store.pause(executor, queue, group, until, acting).await;
+        let acting = self.acting();
+        check_reason(acting.reason)?;
+        let paused = self.store().pause(executor, queue, group, until, acting).await;
         paused.map_err(|error| match until {
             Some(until) if is_refused(&error) => ControlError::OutOfRange {
                 setting: "the end of the pause",
@@ -144,36 +139,10 @@ impl Client {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store.unpause(executor, queue, Some(group), self.acting()).await? {
+        if self.store().unpause(executor, queue, Some(group), self.acting()).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })
-    }
-
-    /// Returns since when and why a queue is paused; `None` if it is not.
-    pub async fn paused_queue(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-    ) -> Result<Option<PausedQueue>, sqlx::Error> {
-        self.store.paused_queue(executor, queue).await
-    }
-
-    /// Returns the paused groups of a queue, the longest paused first.
-    pub async fn paused_groups(
-        &self,
-        executor: impl PgExecutor<'_>,
-        queue: &str,
-    ) -> Result<Vec<PausedGroup>, sqlx::Error> {
-        self.store.paused_groups(executor, queue).await
-    }
-
-    /// Who pauses, and the reason of the pause: its own, or else the client's.
-    fn pausing<'a>(&'a self, reason: Option<&'a str>) -> Result<Acting<'a>, ControlError> {
-        let Acting { actor, reason: because } = self.acting();
-        let reason = reason.or(because);
-        check_reason(reason)?;
-        Ok(Acting { actor, reason })
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use crate::client::client::Client;
+use crate::client::operator::operator::Operator;
 use crate::job::words::counted;
 
 /// The claims that a release made suspected; prints as one sentence.
@@ -34,7 +34,7 @@ impl fmt::Display for Released {
     }
 }
 
-impl Client {
+impl Operator {
     /// Says that a node is gone: the claims of its processors are suspected from now on, and are
     /// taken over 1.75 s later. `node` is the name of
     /// [`ProcessorBuilder::node`](crate::ProcessorBuilder::node), by default the host's. Jobs that
@@ -54,7 +54,7 @@ impl Client {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<Released, sqlx::Error> {
-        let (groups, jobs) = self.store.release_node(executor, node, self.acting()).await?;
+        let (groups, jobs) = self.store().release_node(executor, node, self.acting()).await?;
         Ok(Released { groups, jobs })
     }
 }

@@ -1,0 +1,47 @@
+//! Changes by hand, and the lists that they start from.
+//!
+//! [`Operator`] makes the changes: cancel, retry, skip, pause, redrive, purge and more. Each is
+//! recorded as an [`Operation`], with who made it and why, and returns its effect ([`Retried`],
+//! [`Redriven`], [`Purged`], [`Moved`], …).
+//!
+//! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
+//! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
+//! that stand, [`MoveTask`] for what is being moved.
+//!
+//! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
+//! them by [`Client::configure_queue`](crate::Client::configure_queue).
+//!
+//! ```no_run
+//! use seriatim::Client;
+//! use seriatim::admin::FailedFilter;
+//!
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::default();
+//! let filter = FailedFilter { queue: Some("postings".into()), ..FailedFilter::default() };
+//! let failed = client.failed_jobs(&pool, &filter).await?;
+//! let ids: Vec<i64> = failed.iter().map(|job| job.id).collect();
+//!
+//! let ann = client.operator("ann", "the bank is open again");
+//! let redriven = ann.redrive_jobs(&pool, &ids).await?;
+//! println!("{} jobs run again, behind {} later ones", redriven.jobs, redriven.overtaken);
+//! # Ok(())
+//! # }
+//! ```
+
+pub use crate::client::cancel::Cancelled;
+pub use crate::client::operator::jobs::Retried;
+pub use crate::client::operator::move_jobs::{Moved, MovedJob};
+pub use crate::client::operator::node::Released;
+pub use crate::client::operator::operator::Operator;
+pub use crate::client::operator::purge::Purged;
+pub use crate::client::operator::redrive::Redriven;
+pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
+pub use crate::job::failed_filter::{FailedFilter, FailedJob};
+pub use crate::job::move_task::{MoveTask, MoveTaskStatus};
+pub use crate::job::operation::Operation;
+pub use crate::job::overview::{
+    GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
+    QueueOverview,
+};
+pub use crate::job::policy::OverriddenOption;
+pub use crate::job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
