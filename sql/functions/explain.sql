@@ -195,7 +195,12 @@ begin
   answer := jsonb_populate_record(null::explanation, to_jsonb(facts));
   select r.reason, r.head_reason into answer.reason, answer.head_reason from subject_reasons(facts) r;
   waits_on := coalesce(answer.head_reason, answer.reason);
-  if facts.job is not null and answer.reason in ('running', 'claimed', 'suspected', 'lapsed') then
+  if answer.reason in ('ended', 'parked') then
+    -- The limit of its queue may have been another one when it ended.
+    answer.attempt := facts.job_attempts;
+    answer.attempts_forgiven := facts.job_forgiven;
+    answer.attempt_limit := facts.job_max_attempts;
+  elsif facts.job is not null and answer.reason in ('running', 'claimed', 'suspected', 'lapsed') then
     begun := facts.job_started_at;
     timeout_ms := facts.job_timeout_ms;
     answer.attempt := facts.job_attempts;

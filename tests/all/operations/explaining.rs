@@ -487,9 +487,9 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     says(pool, job, &["To do: unpause_queue lets a worker take it over"]).await;
 }
 
-/// The limit that is shown includes the attempts that a retry added.
+/// The attempts before a retry do not count.
 #[tokio::test]
-async fn no_attempt_is_told_beyond_its_limit() {
+async fn an_attempt_after_a_retry_is_told_with_those_that_count() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let new = NewJob::new("q", &"a").group("g").max_attempts(2);
@@ -502,7 +502,26 @@ async fn no_attempt_is_told_beyond_its_limit() {
     client.retry(pool, id).await.unwrap();
     by_hand(pool, "update seriatim.job set attempts = 3").await;
     let job = client.job(pool, id).await.unwrap().unwrap();
-    assert_eq!(job.attempt().to_string(), "attempt 3 of 4");
+    assert_eq!(job.attempt().to_string(), "attempt 3, 1 of 2 that count");
     let group = client.group(pool, "q", "g").await.unwrap().unwrap();
-    assert_eq!(group.attempt().to_string(), "attempt 3 of 4");
+    assert_eq!(group.attempt().to_string(), "attempt 3, 1 of 2 that count");
+}
+
+/// The job's own numbers: not those of the job that is next, nor a limit that is set later.
+#[tokio::test]
+async fn an_ended_job_has_the_attempts_that_it_had() {
+    let database = database().await;
+    let pool = database.pool();
+    let ended = enqueue(pool, "q", "g", "a").await;
+    by_hand(
+        pool,
+        "update seriatim.job set status = 'failed', flagged = false, attempts = 3, finished_at = now();
+         select seriatim.configure_queue('q', '{\"max_attempts\": 2}')",
+    )
+    .await;
+    enqueue(pool, "q", "g", "b").await;
+    let told = "select concat_ws(' ', e.reason, e.attempt, e.attempts_forgiven, e.attempt_limit) \
+                from seriatim.explain($1) e";
+    let told: String = sqlx::query_scalar(told).bind(ended).fetch_one(pool).await.unwrap();
+    assert_eq!(told, "ended 3 0");
 }

@@ -3,8 +3,8 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use seriatim::{
-    AttemptRecord, BoundedCount, FailedJob, GroupOverview, JobStatus, Operation, ProcessorInfo,
-    QueueOverview,
+    AttemptInfo, AttemptRecord, BoundedCount, FailedJob, GroupOverview, JobStatus, Operation,
+    ProcessorInfo, QueueOverview,
 };
 
 use crate::action::{Button, Buttons};
@@ -220,7 +220,7 @@ impl JobLine {
             id: job.id,
             state,
             name: job.name.as_deref().map(shown).unwrap_or_default(),
-            attempt: attempt(job.attempts, job.attempt_limit),
+            attempt: attempt(job.attempt),
             created: When::new(job.created_at),
             due: When::new(job.run_at),
             queue: shown(&job.queue),
@@ -230,12 +230,8 @@ impl JobLine {
     }
 }
 
-fn attempt(attempts: u32, limit: Option<u32>) -> String {
-    match (attempts, limit) {
-        (0, _) => String::from("no attempt yet"),
-        (attempts, Some(limit)) => format!("attempt {attempts} of {limit}"),
-        (attempts, None) => format!("attempt {attempts}"),
-    }
+fn attempt(info: AttemptInfo) -> String {
+    if info.attempt == 0 { String::from("no attempt yet") } else { info.to_string() }
 }
 
 /// A group in a list.
@@ -286,7 +282,7 @@ impl RowView {
         };
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
-            (head, name, attempt(group.attempts, group.attempt().of))
+            (head, name, attempt(group.attempt()))
         });
         Self {
             url: lane_url(&row.queue, &group.group),
