@@ -421,7 +421,9 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
     let holds = [(HOLDS[1], false), (HOLDS[1], true), (HOLDS[0], true)];
-    for (jobs, (hold, with_tx)) in [1, 3].into_iter().flat_map(|jobs| holds.map(|hold| (jobs, hold))) {
+    for (jobs, (hold, with_tx)) in
+        [1, 3].into_iter().flat_map(|jobs| holds.map(|hold| (jobs, hold)))
+    {
         let server = Server::start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
         let pool = database.pool();
