@@ -10,8 +10,8 @@ use serde::Serialize;
 pub struct AttemptInfo {
     /// The number, from 1; 0: none has begun.
     pub attempt: u32,
-    /// The number of attempts up to this one that count towards the limit. Those before a retry or
-    /// a redrive do not, nor do released ones.
+    /// The number of attempts up to this one that count towards the limit. Released attempts
+    /// do not, nor do all before a retry or a redrive.
     pub counted: u32,
     /// The limit of attempts that count, if it is known; `None`: the queue's workers have it.
     pub of: Option<u32>,
