@@ -147,7 +147,8 @@ begin
   head_reason := case
     when facts.halted_at is not null and facts.parking then 'parking'
     when facts.halted_at is not null then 'halted'
-    when facts.head is null then 'nothing'
+    -- A group without jobs may be paused.
+    when facts.head is null then case when facts.group_paused then 'group_paused' else 'nothing' end
     when facts.claimed then hold
     when facts.queue_paused then 'queue_paused'
     when facts.group_paused then 'group_paused'

@@ -137,3 +137,14 @@ async fn a_pause_of_a_queue_that_nobody_names_wants_a_yes() {
     cli.ends(NOTHING, &["queues"]).await;
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn a_paused_group_without_jobs_shows_its_pause() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["lane", "orders", "bob"]).await;
+    cli.ends(DONE, &["pause", "orders", "bob", "--yes", "--reason", "the bank moves"]).await;
+    let lane = cli.ends(DONE, &["lane", "orders", "bob"]).await.out;
+    assert!(lane.contains("has no unfinished job") && lane.contains("the bank moves"), "{lane}");
+    assert!(lane.contains("`seriatim resume orders bob`"), "{lane}");
+    cli.remove().await;
+}
