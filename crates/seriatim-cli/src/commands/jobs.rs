@@ -177,8 +177,22 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let retried = session.client.retry(conn, id).await?;
         let overtaken = overtaken(retried.overtaken);
-        let word = format!("is queued again in its old place{overtaken}");
-        Ok((word, json!({"action": "retry", "job": id, "overtaken": retried.overtaken})))
+        let word = match &retried.dead_letter_of {
+            None => format!("is queued again in its old place{overtaken}"),
+            Some(queue) => in_commands(
+                &format!(
+                    "is a dead letter of queue {queue:?} again, and waits in its dead-letter \
+                     queue: redrive {id} to run it"
+                ),
+                None,
+                None,
+            ),
+        };
+        let data = json!({
+            "action": "retry", "job": id, "overtaken": retried.overtaken,
+            "dead_letter_of": retried.dead_letter_of,
+        });
+        Ok((word, data))
     };
     each(session, ids, act).await
 }

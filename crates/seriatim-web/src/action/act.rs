@@ -130,10 +130,16 @@ async fn in_transaction(
         }
         Action::Retry { job } => {
             let retried = client.retry(&mut *tx, *job).await?;
-            let message = format!(
-                "Job {job} runs again, next in its group, with all its attempts{}.",
-                overtaken(retried.overtaken)
-            );
+            let message = match retried.dead_letter_of {
+                None => format!(
+                    "Job {job} runs again, next in its group, with all its attempts{}.",
+                    overtaken(retried.overtaken)
+                ),
+                Some(queue) => format!(
+                    "Job {job} is a dead letter of queue {queue:?} again, and waits in its \
+                     dead-letter queue until it is redriven."
+                ),
+            };
             Ok(Effect { overtaken: Some(retried.overtaken), ..Effect::of(message) })
         }
         Action::Skip { job } => {
