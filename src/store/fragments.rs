@@ -56,6 +56,13 @@ pub(in crate::store) fn requeued() -> String {
 pub(in crate::store) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
      and (select true from {claim_of}(j.queue, j.group_id, j.id) c) is null";
 
+/// Whether lists show a job `j` as a dead letter that waits in a dead-letter queue. A receiver may
+/// have looked at it, and let its visibility end.
+pub(in crate::store) const IS_LISTED_DEAD_LETTER: &str = "j.moved_from is not null and (j.status = 'queued' \
+     and coalesce((select c.claimed_by is null and c.ready_at <= clock_timestamp() \
+       from {claim_of}(j.queue, j.group_id, j.id) c), true) \
+     or j.status = 'started' and j.claimed_by is null and j.lease_until <= clock_timestamp())";
+
 /// The values that cancel a job: (column, value).
 pub(in crate::store) const CANCELLED: [(&str, &str); 3] =
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];

@@ -503,3 +503,36 @@ async fn two_changes_at_once_do_not_make_what_one_may_not() {
         assert!(error.contains("cannot both have"), "{error}");
     }
 }
+
+/// By a visibility that is not strict: nothing but another receive would take the claim over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_whose_visibility_is_over_is_listed_and_redriven() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    let ids = async || -> Vec<i64> { listed(pool, "q").await.iter().map(|job| job.id).collect() };
+    let waiting = ids().await;
+    let look = Receive::new("dead").max(10).visibility(Duration::from_secs(60));
+    let received = client.receive(pool, look).await.unwrap();
+    assert_eq!((received.len(), ids().await), (6, vec![]));
+    for job in &received {
+        client.extend(pool, &job.receipt, Duration::from_millis(1)).await.unwrap();
+    }
+    eventually(pool, "select count(*) from seriatim.dead_letters where queue = 'q'", 4_i64).await;
+    assert_eq!(ids().await, waiting);
+
+    // As a claim does, a redrive waits for a grace, in which the receiver may come back. After a
+    // start of the server it would wait for longer.
+    by_hand(
+        pool,
+        "create or replace function seriatim.server_since() returns timestamptz language sql stable \
+         as $$ select timestamptz '2000-01-01' $$",
+    )
+    .await;
+    while !ids().await.is_empty() {
+        client.redrive_jobs(pool, &waiting).await.unwrap();
+    }
+    let mut back = taken(pool, "q").await;
+    back.sort_by_key(Value::as_i64);
+    assert_eq!(back, [1, 3, 4, 5]);
+}
