@@ -3,7 +3,7 @@
 use serde_json::json;
 use seriatim::{JobStatus, OutOfAttempts};
 
-use crate::support::{Cli, DONE, NOTHING, USAGE};
+use crate::support::{Cli, DONE, NOTHING, REFUSED, USAGE};
 
 #[tokio::test]
 async fn a_script_enqueues_receives_and_acks() {
@@ -27,7 +27,8 @@ async fn a_script_enqueues_receives_and_acks() {
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["extend", receipt, "5m"]).await;
     cli.ends(DONE, &["nack", receipt, "--delay", "0s", "--error", "the bank is closed"]).await;
-    cli.ends(NOTHING, &["ack", receipt]).await;
+    let stale = cli.ends(REFUSED, &["ack", receipt]).await.err;
+    assert!(stale.contains("stale"), "{stale}");
     let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;
