@@ -108,6 +108,20 @@ pub(in crate::store) fn over(alias: &str, end: &str) -> String {
     )
 }
 
+/// How long the end of a claim has passed when it counts as lapsed. A living queue takes it over
+/// sooner: its next claim suspects it, and another one takes it over a grace later.
+const LAPSED_AFTER: Duration = Duration::from_secs(5);
+
+/// Returns whether the claim of this alias, a row of `table`, has lapsed: its lease or visibility
+/// is over, nobody has taken it over, and no session holds it.
+pub(in crate::store) fn lapsed(alias: &str, end: &str, table: &str) -> String {
+    let after = LAPSED_AFTER.as_secs();
+    format!(
+        "({alias}.{end} <= now() - interval '{after} s' and ({alias}.xmax::text = '0' \
+         or {{schema}}.locker({alias}.xmax::text, '{table}') is null))"
+    )
+}
+
 /// The place of a flagged job `j` in the line. A finished job's flag comes first: others may be
 /// behind it. The words of an index.
 pub(in crate::store) const FLAG_AT: &str =

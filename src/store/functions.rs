@@ -20,7 +20,7 @@ use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
     CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST,
     PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
-    claimed_count, claimed_jobs, disposition, over, paused, requeued,
+    claimed_count, claimed_jobs, disposition, lapsed, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -120,7 +120,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 48] {
+fn constants() -> [(&'static str, String); 50] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -150,6 +150,8 @@ fn constants() -> [(&'static str, String); 48] {
         ("{paused_old}", paused("old")),
         ("{over_g}", over("g", "ready_at")),
         ("{over_j}", over("j", "lease_until")),
+        ("{lapsed_g}", lapsed("g", "ready_at", "queue_group")),
+        ("{lapsed_j}", lapsed("j", "lease_until", "job")),
         ("{moved_to}", MOVED_TO.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),

@@ -141,7 +141,7 @@ impl<'a> Buttons<'a> {
                 let address = String::from("api/v1/groups/unhalt");
                 self.add(Access::Operator, "Unhalt", "r", address, &about);
             }
-            (GroupState::Running, _, Some(head)) => {
+            (GroupState::Running | GroupState::Lapsed, _, Some(head)) => {
                 self.job_verb("Cancel", "x", head, "cancel");
                 self.job_verb("Abort", "", head, "abort");
             }

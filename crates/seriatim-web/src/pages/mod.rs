@@ -161,9 +161,10 @@ struct Choice {
 /// The next jobs of a lane that its timeline draws.
 const DRAWN: usize = 9;
 
-const STATES: [(&str, &str); 7] = [
+const STATES: [(&str, &str); 8] = [
     ("", "any state"),
     ("running", "running"),
+    ("lapsed", "lapsed"),
     ("ready", "ready"),
     ("resting", "resting"),
     ("halted", "halted"),
