@@ -265,10 +265,17 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         data["to"] = to.as_str().into();
         let warnings: Vec<_> =
             stops::left(session, &moved).await?.into_iter().chain(doubt.clone()).collect();
-        let sentences = iter::once(moved_in_words(to, &moved)).chain(warnings.iter().cloned());
-        let sentence = sentences.collect::<Vec<_>>().join("; ");
+        let sentence = |with_ids| {
+            let moved = moved_in_words(to, &moved, with_ids);
+            iter::once(moved).chain(warnings.iter().cloned()).collect::<Vec<_>>().join("; ")
+        };
+        let mut without_ids = data.clone();
+        for moved in without_ids["jobs"].as_array_mut().into_iter().flatten() {
+            moved["new_job"] = Value::Null;
+        }
         let asks = moved.jobs.len() > 1 || !warnings.is_empty();
-        Ok(Effect { sentence, asks, data, preview: None })
+        let preview = Some((sentence(false), without_ids));
+        Ok(Effect { sentence: sentence(true), asks, data, preview })
     };
     session.change(act).await?;
     let stays = |id| {
@@ -286,8 +293,10 @@ fn nothing_moved(to: &str, moved: &Moved) -> String {
     }
 }
 
-fn moved_in_words(to: &str, moved: &Moved) -> String {
+/// Says what was moved. A preview has no ids of new jobs: they go with its transaction.
+fn moved_in_words(to: &str, moved: &Moved, with_ids: bool) -> String {
     let mut sentence = match &*moved.jobs {
+        [one] if !with_ids => format!("job {} is in queue {to:?} now", one.job),
         [one] => format!("job {} is job {} of queue {to:?} now", one.job, one.new_job),
         several => format!("{} are in queue {to:?} now", count(count_of(several.len()), "job")),
     };
