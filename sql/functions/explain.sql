@@ -239,7 +239,9 @@ begin
     ('waits_for_turn', greatest(facts.run_at, facts.ready_at), null, null, null),
     ('dead_letter', facts.run_at, null, facts.head_dead_letter_of, null),
     ('parked', null, null, null, facts.parked_with),
-    ('ended', facts.finished_at, null, case when facts.status <> 'succeeded' then facts.error end, null)
+    ('ended', facts.finished_at, null, case when facts.status <> 'succeeded' then facts.error end,
+      case when facts.halted_at is not null and not facts.parking and facts.halt_job_id = facts.job
+        then facts.job end)
     ) told(reason, since, until, detail, by_job)
   where told.reason = waits_on;
   if answer.reason = 'dead_letter' and facts.job is not null then

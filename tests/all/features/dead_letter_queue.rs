@@ -200,9 +200,7 @@ async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
         let Reason::DeadLetter { failed_in, waits_in, .. } = &seen.reason else { panic!("{seen}") };
         assert_eq!((&**failed_in, &**waits_in, &seen.unserved), ("q", "dead", &None));
         let words = "is a dead letter of queue \"q\", and has waited in queue \"dead\" for ";
-        let advice = format!(
-            "To do: mend its cause and redrive job {id}, or discard job {id} to give it up"
-        );
+        let advice = format!("Redrive job {id} when the cause is fixed, or discard it.");
         let sentence = seen.to_string();
         assert!(sentence.contains(words) && sentence.ends_with(&advice), "{sentence}");
     }
@@ -217,7 +215,7 @@ async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
     let seen = says(own).await;
     assert!(matches!(&seen.reason, Reason::Behind { head, .. } if *head == ids[0]), "{seen}");
     let sentence = seen.to_string();
-    assert!(seen.unserved.is_some() && sentence.contains("To do: start a processor"), "{sentence}");
+    assert!(seen.unserved.is_some() && sentence.contains("Start a processor"), "{sentence}");
     let overview = async || client.queues(pool).await.unwrap().remove(0);
     assert!(overview().await.unserved_since().is_some(), "one that was enqueued there is due");
     client.cancel(pool, own).await.unwrap();

@@ -6,7 +6,7 @@ use std::iter;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::{Cancelled, ControlError, Job, Moved, Operation};
+use seriatim::{Cancelled, ControlError, Job, JobExplanation, Moved, Operation};
 use sqlx::PgConnection;
 
 use crate::args::{self, Ids, JobList, MoveJobs};
@@ -16,7 +16,7 @@ use crate::commands::groups::tries;
 use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, in_commands, in_words, since, visible};
+use crate::output::text::{clock, count, explained, in_commands, in_words, since, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
@@ -40,6 +40,7 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
     let client = if with_data { &session.carrying } else { &session.client };
     let job = client.job(&mut *session.read().await?, id).await?.ok_or_else(|| no_such_job(id))?;
     let explanation = session.client.explain_job(&session.pool, id).await?;
+    let advice = explanation.as_ref().and_then(JobExplanation::advice);
     let sentence = explanation.map(|explanation| explanation.to_string());
     let operations = client.job_operations(&mut *session.read().await?, id).await?;
     if session.json() {
@@ -49,7 +50,8 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
         return json_line(&value);
     }
     if let Some(sentence) = sentence {
-        let sentence = in_commands(&sentence, Some(&job.queue), job.group.as_deref());
+        let (queue, group) = (Some(&*job.queue), job.group.as_deref());
+        let sentence = explained(&sentence, advice.as_deref(), queue, group);
         line(&visible(&sentence))?;
     }
     for (field, value) in fields(&job, with_data) {

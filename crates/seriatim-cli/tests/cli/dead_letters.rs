@@ -47,7 +47,7 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
         "{explained}"
     );
     let advice = format!(
-        "To do: mend its cause and `seriatim job redrive {last}`, or `seriatim job discard {last}`"
+        "Run `seriatim job redrive {last}` when the cause is fixed, or `seriatim job discard {last}`."
     );
     assert!(explained.contains(&advice) && !explained.contains("serves"), "{explained}");
     let lane = cli.ends(DONE, &["lane", "dead", "ann"]).await.out;
