@@ -55,8 +55,9 @@ impl Client {
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// Limits the data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It holds for
-    /// enqueues through this client, not for the SQL function.
+    /// Limits the data of a job, in bytes of JSON or raw bytes, and its result. Default 1 MiB. It
+    /// holds for enqueues and acks through this client, and for the outputs of handlers of a
+    /// processor that has this [`client`](crate::ProcessorBuilder::client); not for SQL functions.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.enqueue.data_limit = bytes;
         self
