@@ -1,7 +1,8 @@
 -- Returns the state of a group, its head and its numbers, up to 1,001 each. If several states
 -- apply, the first counts: lapsed (the lease or visibility of its claim is over, and nobody has
--- taken it over), running, halted, paused, resting (its head is not due), ready, parked, idle. It uses plain reads, each by one index. It has no settings of its own, so that a query can
--- inline it.
+-- taken it over), running, halted, paused, resting (its head is not due), ready, parked, idle. It
+-- uses plain reads, each by one index. It has no settings of its own, so that a query can inline
+-- it.
 --
 -- `stopped_at` is the begin of the halt, or else of the pause, or the end of a claim that lapsed.
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a

@@ -22,9 +22,9 @@ begin
   select o.queue, began, jsonb_build_object(
     'jobs', jsonb_build_object('queued', o.queued, 'delayed', o.delayed, 'started', o.started,
       'parked', o.parked, 'failed', o.failed),
-    'groups', jsonb_build_object('ready', o.ready_groups, 'running', o.running_groups, 'lapsed', o.lapsed_groups,
-      'resting', o.resting_groups, 'halted', o.halted_groups, 'paused', o.paused_groups,
-      'parked', o.parked_groups),
+    'groups', jsonb_build_object('ready', o.ready_groups, 'running', o.running_groups,
+      'lapsed', o.lapsed_groups, 'resting', o.resting_groups, 'halted', o.halted_groups,
+      'paused', o.paused_groups, 'parked', o.parked_groups),
     'paused', o.paused_at is not null, 'in_flight_limit', o.in_flight_limit,
     'oldest_due_s', extract(epoch from began - o.oldest_due),
     'oldest_job_s', extract(epoch from began - oldest.created_at),

@@ -510,7 +510,7 @@ async fn a_dead_letter_whose_visibility_is_over_is_listed_and_redriven() {
     dead_letters(pool).await;
     let ids = async || -> Vec<i64> { listed(pool, "q").await.iter().map(|job| job.id).collect() };
     let waiting = ids().await;
-    let look = Receive::new("dead").max(10).visibility(Duration::from_secs(60));
+    let look = Receive::new("dead").max(10).visibility(Duration::from_mins(1));
     let received = client.receive(pool, look).await.unwrap();
     assert_eq!((received.len(), ids().await), (6, vec![]));
     for job in &received {

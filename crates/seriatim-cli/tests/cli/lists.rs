@@ -30,7 +30,7 @@ async fn lists_show_queues_groups_and_jobs() {
     cli.ends(NOTHING, &["groups", "orders", "--state", "halted"]).await;
 
     let lane = cli.ends(DONE, &["lane", "orders", "ann"]).await;
-    assert!(lane.out.contains(&format!("job {first} of group \"ann\"")), "{}", lane.out);
+    assert!(lane.out.contains(&format!("Job {first} of group \"ann\"")), "{}", lane.out);
     let lane = cli.json(&["lane", "orders", "ann"]).await;
     assert_eq!(lane[0]["jobs"][1]["id"], second);
     cli.ends(NOTHING, &["lane", "orders", "nobody"]).await;
