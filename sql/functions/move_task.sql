@@ -12,14 +12,13 @@ language plpgsql volatile set search_path from current set enable_seqscan = off 
 as $$
 declare
   turn record;
-  lapsed_at constant timestamptz := case
-    when server_since() <= clock_timestamp() - {restart_grace} then clock_timestamp() - {grace} end;
 begin
   for turn in
     select g.claim, g.job_id, g.batch from queue_group g
     where g.queue = of_queue and g.job_id is not null
-      and ({over_g} or g.claimed_by is null and g.ready_at <= lapsed_at
-        and (select j.moved_from from job j where j.id = g.job_id) is not null)
+      and ({over_g} or g.claimed_by is null and g.ready_at <= clock_timestamp() - {grace}
+        and case when (select j.moved_from from job j where j.id = g.job_id) is not null
+          then server_since() <= clock_timestamp() - {restart_grace} end)
     limit 100 for no key update skip locked
   loop
     perform end_attempt(u.id, 'released', 'released', null) from unfinished(turn.job_id, turn.batch) u;
@@ -31,7 +30,9 @@ begin
     select l.id from (
       select j.id from job j
       where j.queue = of_queue and j.group_id is null and j.status = 'started'
-        and ({over_j} or j.claimed_by is null and j.lease_until <= lapsed_at and j.moved_from is not null)
+        and ({over_j} or j.claimed_by is null and j.lease_until <= clock_timestamp() - {grace}
+          and case when j.moved_from is not null
+            then server_since() <= clock_timestamp() - {restart_grace} end)
       limit 100 for no key update skip locked) l)
     and j.finished_at is null;
 end $$;
