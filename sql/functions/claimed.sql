@@ -57,3 +57,32 @@ begin
     raise sqlstate 'SQ001';
   end if;
 end $$;
+
+-- Returns the session whose transaction has locked a row, by the row's `xmax`: it must have a lock
+-- on the row's table as well, as the number may also be that of a set of transactions. In a set
+-- those count that keep others from writing the row.
+create or replace function locker(of_xmax text, of_table text) returns integer
+language plpgsql stable set search_path from current as $$
+declare
+  xids text[] := array[of_xmax]; of_session integer;
+begin
+  for round in 1..2 loop
+    select l.pid into of_session from pg_catalog.pg_locks l
+    where l.locktype = 'transactionid' and l.granted and l.mode = 'ExclusiveLock'
+      and l.transactionid::text = any (xids)
+      and exists (select from pg_catalog.pg_locks r
+        where r.pid = l.pid and r.locktype = 'relation' and r.granted and r.relation = of_table::regclass)
+    limit 1;
+    if found or round = 2 then
+      return of_session;
+    end if;
+    begin
+      xids := array(
+        select m.xid::text from pg_catalog.pg_get_multixact_members(of_xmax::xid) m
+        where m.mode not in ('keysh', 'sh'));
+    exception when others then
+      -- No such set: the row was last locked by a single transaction, which has ended.
+      return null;
+    end;
+  end loop;
+end $$;

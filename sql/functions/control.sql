@@ -102,7 +102,8 @@ $$;
 -- group and so runs next. A halt of the group by it ends. `overtaken`: as `begun_behind` says. Not
 -- a job that others are parked with (`parked`): they are redriven together. Nor a dead letter that
 -- waits in a dead-letter queue: `dead_letter_of` is the queue that it failed in, which a redrive
--- moves it back to.
+-- moves it back to. One that was discarded or cancelled there waits there again: it is done, with
+-- the same `dead_letter_of`.
 create or replace function retry(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out parked boolean, out overtaken bigint, out dead_letter_of text)
 language plpgsql volatile set search_path from current as $$
@@ -131,7 +132,8 @@ begin
   if parked then
     return;
   end if;
-  update job j set {requeued}, flagged = j.group_id is not null where j.id = retry.job;
+  update job j set {requeued}, flagged = j.group_id is not null where j.id = retry.job
+  returning j.moved_from into dead_letter_of;
   perform end_halt(was.queue, was.group_id, array[retry.job]);
   done := true;
   overtaken := begun_behind(array[retry.job]);

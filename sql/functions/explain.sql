@@ -147,7 +147,8 @@ begin
   head_reason := case
     when facts.halted_at is not null and facts.parking then 'parking'
     when facts.halted_at is not null then 'halted'
-    when facts.head is null then 'nothing'
+    -- A group without jobs may be paused.
+    when facts.head is null then case when facts.group_paused then 'group_paused' else 'nothing' end
     when facts.claimed then hold
     when facts.queue_paused then 'queue_paused'
     when facts.group_paused then 'group_paused'
@@ -195,7 +196,12 @@ begin
   answer := jsonb_populate_record(null::explanation, to_jsonb(facts));
   select r.reason, r.head_reason into answer.reason, answer.head_reason from subject_reasons(facts) r;
   waits_on := coalesce(answer.head_reason, answer.reason);
-  if facts.job is not null and answer.reason in ('running', 'claimed', 'suspected', 'lapsed') then
+  if answer.reason in ('ended', 'parked') then
+    -- The limit of its queue may have been another one when it ended.
+    answer.attempt := facts.job_attempts;
+    answer.attempts_forgiven := facts.job_forgiven;
+    answer.attempt_limit := facts.job_max_attempts;
+  elsif facts.job is not null and answer.reason in ('running', 'claimed', 'suspected', 'lapsed') then
     begun := facts.job_started_at;
     timeout_ms := facts.job_timeout_ms;
     answer.attempt := facts.job_attempts;
@@ -233,7 +239,9 @@ begin
     ('waits_for_turn', greatest(facts.run_at, facts.ready_at), null, null, null),
     ('dead_letter', facts.run_at, null, facts.head_dead_letter_of, null),
     ('parked', null, null, null, facts.parked_with),
-    ('ended', facts.finished_at, null, case when facts.status <> 'succeeded' then facts.error end, null)
+    ('ended', facts.finished_at, null, case when facts.status <> 'succeeded' then facts.error end,
+      case when facts.halted_at is not null and not facts.parking and facts.halt_job_id = facts.job
+        then facts.job end)
     ) told(reason, since, until, detail, by_job)
   where told.reason = waits_on;
   if answer.reason = 'dead_letter' and facts.job is not null then

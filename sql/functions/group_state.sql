@@ -1,8 +1,10 @@
 -- Returns the state of a group, its head and its numbers, up to 1,001 each. If several states
--- apply, the first counts: running, halted, paused, resting (its head is not due), ready, parked,
--- idle. It uses plain reads, each by one index. It has no settings of its own, so that a query can
--- inline it.
+-- apply, the first counts: lapsed (the lease or visibility of its claim is over, and nobody has
+-- taken it over), running, halted, paused, resting (its head is not due), ready, parked, idle. It
+-- uses plain reads, each by one index. It has no settings of its own, so that a query can inline
+-- it.
 --
+-- `stopped_at` is the begin of the halt, or else of the pause, or the end of a claim that lapsed.
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
 -- row, 0.3 s in all, found the head locked by another transaction; no claim or settle takes so
 -- long.
@@ -13,6 +15,7 @@ create or replace function {schema}.group_state(of_queue text, of_group text) re
   halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean)
 language sql stable as $$
   select case
+      when g.lapsed then 'lapsed'
       when g.job_id is not null then 'running'
       when g.halted_at is not null then 'halted'
       when s.paused_at is not null then 'paused'
@@ -23,7 +26,7 @@ language sql stable as $$
     h.id, case when g.job_id is not null then 'started' else h.status::text end, h.name,
     h.attempts + (g.started_at is not null)::integer, h.attempts_forgiven, h.max_attempts, h.created_at,
     h.run_at, coalesce(g.started_at, h.last_started_at), n.depth, n.parked,
-    coalesce(g.halted_at, s.paused_at),
+    coalesce(case when g.lapsed then g.ready_at end, g.halted_at, s.paused_at),
     case when g.halted_at is not null then g.halt_reason else s.pause_reason end,
     g.halt_job_id, g.halt_until, g.halt_then, s.paused_at, s.paused_until, s.pause_reason,
     g.job_id is null and g.halted_at is null and s.paused_at is null and h.run_at <= now()
@@ -35,7 +38,7 @@ language sql stable as $$
         and j.parked_with is not null and j.status = 'parked' limit 1001) c) as parked) n
   left join lateral (
     select g.job_id, g.batch, g.started_at, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
-      g.halt_then, g.rechecks
+      g.halt_then, g.rechecks, g.ready_at, g.job_id is not null and {lapsed_g} as lapsed
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (
     select s.paused_at, s.pause_reason, s.paused_until from {schema}.group_setting s

@@ -2,8 +2,9 @@
 -- jobs a second. Jobs keep their ids, and so their order in a group.
 
 -- Queues jobs again that receivers have had for longer than a strict visibility, at most 100 of
--- each kind: a task moves them, as a receive would take them over. The receive counts, and is
--- forgiven.
+-- each kind: a task moves them, as a receive would take them over. So it does with dead letters
+-- whose visibility has been over for a grace, strict or not, if the server has not just started.
+-- The receive counts, and is forgiven.
 --
 -- Locks: the groups' rows, and jobs, NO KEY UPDATE, skips.
 create or replace function return_lapsed(of_queue text) returns void
@@ -14,7 +15,10 @@ declare
 begin
   for turn in
     select g.claim, g.job_id, g.batch from queue_group g
-    where g.queue = of_queue and g.job_id is not null and {over_g}
+    where g.queue = of_queue and g.job_id is not null
+      and ({over_g} or g.claimed_by is null and g.ready_at <= clock_timestamp() - {grace}
+        and case when (select j.moved_from from job j where j.id = g.job_id) is not null
+          then server_since() <= clock_timestamp() - {restart_grace} end)
     limit 100 for no key update skip locked
   loop
     perform end_attempt(u.id, 'released', 'released', null) from unfinished(turn.job_id, turn.batch) u;
@@ -25,7 +29,10 @@ begin
   where j.id in (
     select l.id from (
       select j.id from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'started' and {over_j}
+      where j.queue = of_queue and j.group_id is null and j.status = 'started'
+        and ({over_j} or j.claimed_by is null and j.lease_until <= clock_timestamp() - {grace}
+          and case when j.moved_from is not null
+            then server_since() <= clock_timestamp() - {restart_grace} end)
       limit 100 for no key update skip locked) l)
     and j.finished_at is null;
 end $$;

@@ -53,6 +53,9 @@ $$;
 -- count stops at one more than `up_to`, so that none costs more than that many rows. Names are
 -- found by skipping through indexes: `distinct` would read every job.
 --
+-- `lapsed`: claims, of groups and of jobs without one, whose lease or visibility is over, and that
+-- nobody has taken over; 1,000 of each at most. Groups of these are none of the running ones.
+--
 -- `served`: a living processor serves the queue, or is of a version that does not name its queues;
 -- or receivers do. `dead_letters_of`: the queues whose dead letters wait in it, 5 at most, if no
 -- other job of it is due; the first 1,000 jobs with a group are looked at, and 1,000 without.
@@ -63,7 +66,8 @@ create or replace function queue_overview(up_to bigint default 10000) returns ta
   oldest_due timestamptz, queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint,
   paused_groups bigint, parked_groups bigint, served boolean, paused_until timestamptz,
-  dead_letter_queue text, dead_letters_of text[])
+  dead_letter_queue text, dead_letters_of text[], lapsed_groups bigint, lapsed bigint,
+  lapsed_since timestamptz)
 language sql stable set search_path from current set jit = off as $$
   with recursive known(name, step) as (
     select n.name, 1 from queue_after('') n
@@ -103,7 +107,8 @@ language sql stable set search_path from current set jit = off as $$
           and g.job_id is null and (g.ready_at <= now() or g.rechecks > 0) limit up_to + 1) c)
       + flagged.due,
     (select count(*) from (
-      select from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c),
+        select from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c)
+      - lost.groups,
     case when resting.rows > up_to then resting.rows else resting.rows - (
         select count(*) from group_setting s
           join queue_group g on g.queue = s.queue and g.group_id = s.group_id
@@ -118,10 +123,22 @@ language sql stable set search_path from current set jit = off as $$
       select j.group_id from job j where j.queue = k.name and j.parked_with is not null limit up_to + 1) p),
     exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name),
     p.paused_until, q.dead_letter_queue,
-    case when looked.others then '{}' else coalesce(looked.dead_letters_of[:5], '{}') end
+    case when looked.others then '{}' else coalesce(looked.dead_letters_of[:5], '{}') end,
+    lost.groups, lost.groups + lost.jobs, lost.since
   from known k left join queue q on q.name = k.name
   left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true
+  left join lateral (
+    select count(l.group_id) as groups, count(*) - count(l.group_id) as jobs, min(l.over_at) as since from (
+      (select g.group_id, g.ready_at as over_at from (
+          select g.group_id, g.ready_at, g.xmax from queue_group g
+          where g.queue = k.name and g.job_id is not null limit up_to + 1) g
+        where {lapsed_g} limit least(up_to, 1000))
+      union all
+      (select null, j.lease_until from (
+          select j.lease_until, j.xmax from job j
+          where j.queue = k.name and j.group_id is null and j.status = 'started' limit up_to + 1) j
+        where {lapsed_j} limit least(up_to, 1000))) l) lost on true
   left join lateral (
     select array_agg(distinct j.moved_from order by j.moved_from)
         filter (where {waits_as_dead_letter}) as dead_letters_of,

@@ -3,9 +3,9 @@
 -- halted it step aside. Maintenance carries it out; until then the group is halted.
 --
 -- `job` is the failed one. Null: the group runs `running`; or no job of it waits; or (`busy`)
--- another transaction has a row, or no worker has adopted the group yet.
+-- another transaction has a row. A group that no worker has adopted yet gets its row here.
 --
--- Locks: the row of the group, then its next job; skips.
+-- Locks: a new group, as `give_rest`; the row of the group, then its next job; skips.
 create or replace function park(queue text, group_id text, reason text default null,
   actor text default session_user, out job bigint, out running bigint, out busy boolean)
 language plpgsql volatile set search_path from current as $$
@@ -14,9 +14,13 @@ declare
   line record; next_job bigint;
 begin
   busy := false;
-  select g.job_id, g.halted_at, g.halt_job_id, g.head_id, g.park_to into line from queue_group g
-  where g.queue = park.queue and g.group_id = park.group_id for no key update skip locked;
-  if not found then
+  for look in 1..2 loop
+    select g.job_id, g.halted_at, g.halt_job_id, g.head_id, g.park_to into line from queue_group g
+    where g.queue = park.queue and g.group_id = park.group_id for no key update skip locked;
+    exit when line.head_id is not null or look = 2;
+    perform give_rest(park.queue, array[park.group_id]);
+  end loop;
+  if line.head_id is null then
     select g.job_id into running from queue_group g where g.queue = park.queue and g.group_id = park.group_id;
     busy := running is null and (select j.id from job j
       where j.queue = park.queue and j.group_id >= park.group_id and j.group_id <= park.group_id

@@ -85,6 +85,8 @@ begin
   else
     select {paused_s} into done from group_setting s
     where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;
+    delete from group_setting s
+    where s.queue = unpause.queue and s.group_id = unpause.group_id and s.out_of_attempts is null;
     update group_setting s set paused_at = null, pause_reason = null, paused_until = null
     where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
     perform flag_next(queue, group_id);
@@ -96,3 +98,27 @@ begin
   perform record_operation(actor, 'unpause', queue, group_id, null, reason, done::integer);
   return done;
 end $$;
+
+-- Deletes settings of groups that say nothing any more, as a pause has ended by itself: every count
+-- of paused groups would read them. It looks at `batch` settings behind a place in their order, and
+-- returns the next place; no row: there is no other setting. With the rights of its owner, as
+-- workers do maintenance and may change no setting.
+--
+-- A pause that is set meanwhile is not lost: its row is locked, or is read again under this lock;
+-- or it waits for this delete, and makes a new row.
+--
+-- Locks: the settings FOR UPDATE, skips.
+create or replace function forget_pauses(after_queue text, after_group text, batch bigint)
+returns table (queue text, group_id text)
+language sql volatile security definer set search_path from current as $$
+  with looked as materialized (
+      select s.queue, s.group_id from group_setting s
+      where (s.queue, s.group_id) > (after_queue, after_group)
+      order by s.queue, s.group_id limit batch),
+    over as materialized (
+      select s.ctid as row from looked l
+        join group_setting s on s.queue = l.queue and s.group_id = l.group_id
+      where s.out_of_attempts is null and not {paused_s} for update of s skip locked),
+    gone as (delete from group_setting s using over o where s.ctid = o.row)
+  select l.queue, l.group_id from looked l order by l.queue, l.group_id offset batch - 1
+$$;

@@ -9,4 +9,4 @@ from {schema}.job j where j.status = 'failed'
 union all
 select j.id, j.moved_from, j.group_id, j.name, j.reference, j.attempts, j.created_at,
   (j.history->-1->>'finished_at')::timestamptz, j.error->>'kind', false, j.error->>'message', j.queue
-from {schema}.job j where {waits_as_dead_letter};
+from {schema}.job j where {is_listed_dead_letter};

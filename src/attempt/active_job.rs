@@ -230,6 +230,11 @@ impl ActiveJob {
         self.context.processor
     }
 
+    /// Returns how many bytes of JSON the handler's output may have: as many as data.
+    pub(crate) fn output_limit(&self) -> usize {
+        self.context.enqueue.data_limit
+    }
+
     /// The producer's own id of the job ([`NewJob::reference`](crate::NewJob::reference)).
     pub fn reference(&self) -> Option<&str> {
         self.reference.as_deref()

@@ -99,6 +99,14 @@ impl<H: JobHandler> ErasedHandler for H {
                 let message = "the output has a NUL character in a string, which jsonb cannot hold";
                 RunResult::Broken(FailureKind::Output, message.to_owned())
             }
+            Ok(json) if json.len() > job.output_limit() => {
+                let (size, limit) = (json.len(), job.output_limit());
+                let message = format!(
+                    "the output has {size} bytes, at most {limit} are allowed: store it elsewhere, or \
+                     raise the limit with Client::data_limit"
+                );
+                RunResult::Broken(FailureKind::Output, message)
+            }
             Ok(json) => RunResult::Succeeded(json),
             Err(error) => RunResult::Broken(FailureKind::Output, storable(&error)),
         }

@@ -54,28 +54,17 @@ impl Client {
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// Limits the data of a job, in bytes of JSON or raw bytes. Default 1 MiB. It holds for
-    /// enqueues through this client, not for the SQL function.
+    /// Limits the data of a job, in bytes of JSON or raw bytes, and its result. Default 1 MiB. It
+    /// holds for enqueues and acks through this client, and for the outputs of handlers of a
+    /// processor that has this [`client`](crate::ProcessorBuilder::client); not for SQL functions.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.enqueue.data_limit = bytes;
         self
     }
 
-    /// Sets whether an enqueue wakes idle workers by `NOTIFY`. Default true.
-    ///
-    /// In a burst not every enqueue does, as `PostgreSQL` lets only one notifying transaction
-    /// commit at a time. If sixteen jobs were enqueued into other idle groups in the last 20 ms,
-    /// and no worker has taken them yet, the worker that comes for those claims again 30 ms later.
-    /// A connection that saw so many relies on it for up to 10 ms. A job without a group wakes no
-    /// worker if others wait. In three cases a job waits for the poll (0.5 s by default):
-    ///
-    /// * its transaction commits more than 20 ms after an enqueue in its first 5 ms;
-    /// * those sixteen came without wake-ups;
-    /// * they have filled all slots of the worker that claims again, while other workers are idle.
-    ///
-    /// Without wake-ups, workers find jobs by polling. Switch them off for transactions that are to
-    /// be prepared (`PREPARE TRANSACTION` refuses one that has notified), and if thousands of
-    /// longer transactions enqueue and commit per second. The SQL function `enqueue` always wakes.
+    /// Sets whether an enqueue wakes idle workers by `NOTIFY`, so that a job does not wait for
+    /// their poll (0.5 s by default). Default true; false for transactions that are to be prepared
+    /// (`PREPARE TRANSACTION`), or if thousands of longer ones enqueue and commit per second.
     pub fn notify(mut self, wake: bool) -> Self {
         self.enqueue.notify = wake;
         self

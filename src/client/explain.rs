@@ -9,7 +9,7 @@ use crate::store::Subject;
 
 impl Client {
     /// Explains why a job is where it is, and which worker and session have it: one value, which
-    /// prints as one sentence. `None` if there is no such job.
+    /// prints as a few sentences. `None` if there is no such job.
     ///
     /// It locks nothing, waits for nothing, and counts nothing beyond
     /// [`BoundedCount::LIMIT`](crate::explain::BoundedCount::LIMIT). The session that holds a

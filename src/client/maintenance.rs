@@ -1,6 +1,5 @@
 //! Maintenance on request, for queues without a processor.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -9,15 +8,15 @@ use crate::client::client::Client;
 use crate::error::ControlError;
 use crate::job::name;
 use crate::job::queue_options::QueueOptions;
-use crate::maintenance::maintenance::Maintenance;
+use crate::maintenance::maintenance::{Cursors, Maintenance};
 
 impl Client {
     /// Runs one round of maintenance for a queue without a processor, whose jobs are received by
     /// hand. It deletes what the retention of `queue` no longer keeps (up to 10,000 jobs of each
-    /// status) and deduplication ids whose window has ended. It carries out requests to cancel,
-    /// ends halts at their deadline and moves up to 1,000 jobs of each running move task. Call it
-    /// at intervals; processors with maintenance do the same for their queues every 10 s. Only the
-    /// retention of the options counts.
+    /// status), deduplication ids whose window has ended, and ended pauses of groups. It carries
+    /// out requests to cancel, ends halts at their deadline and moves up to 1,000 jobs of each
+    /// running move task. Call it at intervals; processors with maintenance do the same for their
+    /// queues every 10 s. Only the retention of the options counts.
     ///
     /// Returns the number of deleted jobs; 0 if another process is running maintenance.
     ///
@@ -35,7 +34,7 @@ impl Client {
         let queues = vec![queue];
         let maintenance = Maintenance { store: &self.store, queues, interval: Duration::ZERO };
         let conn = pool.acquire().await?;
-        let reports = maintenance.tick(conn, true, &mut HashMap::new()).await?;
+        let reports = maintenance.tick(conn, true, &mut Cursors::default()).await?;
         Ok(reports.iter().map(|(_, report)| report.deleted).sum())
     }
 }

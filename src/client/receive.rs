@@ -401,6 +401,18 @@ impl Client {
         if has_nul(&result) {
             return Err(nul_refusal(&format!("the result of job {}", receipt.job)));
         }
+        let (size, limit) = (result.len(), self.enqueue.data_limit);
+        if size > limit {
+            let job = receipt.job;
+            return Err(ReceiveError::Refused {
+                message: format!(
+                    "the result of job {job} has {size} bytes, at most {limit} are allowed"
+                ),
+                hint: String::from(
+                    "Store it elsewhere, or raise the limit with Client::data_limit.",
+                ),
+            });
+        }
         self.end_received(executor, receipt, Some(&result)).await
     }
 

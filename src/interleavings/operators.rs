@@ -7,6 +7,7 @@
 use sqlx::AssertSqlSafe;
 use sqlx::error::DatabaseError;
 
+use crate::Client;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, number, pid, run};
@@ -314,6 +315,61 @@ async fn maintenance_leaves_a_job_that_was_claimed_before_it_was_locked() {
             };
             assert!(held.cancel_requested, "its worker carries it out");
         }
+        scene.end().await;
+    }
+}
+
+/// A group that a dead job has halted, and that maintenance is to park now. Returns the dead job.
+async fn halted(scene: &Scene) -> i64 {
+    let mut worker = scene.session().await;
+    let job = scene.enqueue("g").await;
+    scene.enqueue("g").await;
+    scene.adopt(&mut worker).await;
+    commit(&mut worker).await;
+    let failed = format!(
+        "update seriatim.job set status = 'failed', finished_at = now(), flagged = false where id = {job}"
+    );
+    let halt = format!(
+        "update seriatim.queue_group set ready_at = 'infinity', halted_at = now(), halt_job_id = {job}, \
+         halt_until = now(), halt_then = 'park'"
+    );
+    assert_eq!((scene.run(&failed).await, scene.run(&halt).await), (1, 1));
+    job
+}
+
+/// A retry and a skip lock the job before they wait for the row of the group that it halted, and
+/// maintenance has that row.
+#[tokio::test]
+async fn a_retry_and_the_parking_of_its_group_wait_in_no_circle() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = halted(&scene).await;
+        let (mut operator, mut maintenance) = (scene.session().await, scene.session().await);
+        let pids = (pid(&mut operator).await, pid(&mut maintenance).await);
+        begin(&mut operator).await;
+        run(&mut operator, &format!("select seriatim.lock_unclaimed({job}, '{{failed}}')")).await;
+        begin(&mut maintenance).await;
+        if wrong {
+            // It waits for the job.
+            run(&mut maintenance, "select 1 from seriatim.queue_group for no key update").await;
+            let park = format!("update seriatim.job set parked_with = id where id = {job}");
+            let parking = tokio::spawn(async move {
+                sqlx::raw_sql(AssertSqlSafe(park)).execute(&mut maintenance).await
+            });
+            scene.until_waits(pids.1, "transactionid").await;
+            let retried = Client::default().operator("test", None).retry(&mut operator, job).await;
+            assert!(retried.is_err() || parking.await.unwrap().is_err(), "one was ended");
+            continue;
+        }
+        assert!(!scene.store.end_halts(&mut maintenance).await.unwrap(), "it is left alone");
+        let retrying = tokio::spawn(async move {
+            Client::default().operator("test", None).retry(&mut operator, job).await.unwrap();
+            operator
+        });
+        scene.until_waits(pids.0, "transactionid").await;
+        commit(&mut maintenance).await;
+        commit(&mut retrying.await.unwrap()).await;
+        assert_eq!(scene.drain().await[0], job);
         scene.end().await;
     }
 }

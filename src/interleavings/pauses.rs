@@ -324,3 +324,66 @@ async fn a_claim_of_a_paused_queue_says_when_the_pause_ends() {
     assert_eq!(scene.drain().await, [job]);
     scene.end().await;
 }
+
+/// Wrong: what a list called ended is deleted by its name.
+const FORGET_BY_NAME: &str =
+    "delete from seriatim.group_setting where queue = 'q' and group_id = 'g'";
+
+#[tokio::test]
+async fn a_pause_set_again_while_ended_ones_are_deleted_is_not_lost() {
+    let settings = "select count(*) from seriatim.group_setting where paused_until is null";
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = paused_for_an_hour(&scene).await;
+        scene.run(PASS).await;
+        let (mut operator, mut maintenance) = (scene.session().await, scene.session().await);
+        begin(&mut operator).await;
+        Client::default().operator("test", None).pause_group(&mut operator, Q, "g").await.unwrap();
+        if wrong {
+            commit(&mut operator).await;
+            run(&mut maintenance, FORGET_BY_NAME).await;
+            assert_eq!(scene.number(settings).await, 0, "the pause is lost");
+        } else {
+            // Its row is locked, and then paused.
+            for _ in 0..2 {
+                begin(&mut maintenance).await;
+                scene.store.forget_pauses(&mut maintenance, ("", ""), 10).await.unwrap();
+                commit(&mut maintenance).await;
+                run(&mut operator, "commit").await;
+            }
+            assert_eq!(scene.number(settings).await, 1);
+            assert!(scene.claim(&mut maintenance, 10).await.is_empty());
+            Client::default()
+                .operator("test", None)
+                .unpause_group(&mut operator, Q, "g")
+                .await
+                .unwrap();
+        }
+        assert_eq!(scene.number("select count(*) from seriatim.group_setting").await, 0);
+        scene.run("update seriatim.job set flagged = true").await;
+        assert_eq!(scene.drain().await, [job]);
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_pause_that_waits_for_the_delete_of_an_ended_one_makes_a_new_row() {
+    let scene = Scene::new().await;
+    let job = paused_for_an_hour(&scene).await;
+    scene.run(PASS).await;
+    let (mut operator, mut maintenance) = (scene.session().await, scene.session().await);
+    begin(&mut maintenance).await;
+    scene.store.forget_pauses(&mut maintenance, ("", ""), 10).await.unwrap();
+    let operator_pid = pid(&mut operator).await;
+    let pause = tokio::spawn(async move {
+        Client::default().operator("test", None).pause_group(&mut operator, Q, "g").await.unwrap();
+        operator
+    });
+    scene.until_waits(operator_pid, "transactionid").await;
+    commit(&mut maintenance).await;
+    let mut operator = pause.await.unwrap();
+    assert!(scene.claim(&mut maintenance, 10).await.is_empty(), "it is paused");
+    Client::default().operator("test", None).unpause_group(&mut operator, Q, "g").await.unwrap();
+    assert_eq!(scene.drain().await, [job]);
+    scene.end().await;
+}

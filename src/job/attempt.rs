@@ -8,10 +8,12 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AttemptInfo {
-    /// The number, from 1.
+    /// The number, from 1; 0: none has begun.
     pub attempt: u32,
-    /// The limit, with the attempts that do not count included, if it is known; `None`: the queue's
-    /// workers have it.
+    /// The number of attempts up to this one that count towards the limit. Released attempts
+    /// do not, nor do all before a retry or a redrive.
+    pub counted: u32,
+    /// The limit of attempts that count, if it is known; `None`: the queue's workers have it.
     pub of: Option<u32>,
 }
 
@@ -19,13 +21,18 @@ impl AttemptInfo {
     /// Returns the last attempt of a job that has begun `attempts`, of which `forgiven` do not
     /// count towards `max_attempts`.
     pub fn new(attempts: u32, forgiven: u32, max_attempts: Option<u32>) -> Self {
-        Self { attempt: attempts, of: max_attempts.map(|limit| limit.saturating_add(forgiven)) }
+        Self { attempt: attempts, counted: attempts.saturating_sub(forgiven), of: max_attempts }
     }
 }
 
 impl fmt::Display for AttemptInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "attempt {}", self.attempt)?;
-        self.of.map_or(Ok(()), |of| write!(f, " of {of}"))
+        let Self { attempt, counted, of } = self;
+        write!(f, "attempt {attempt}")?;
+        match of {
+            Some(of) if counted == attempt => write!(f, " of {of}"),
+            Some(of) => write!(f, ", {counted} of {of} that count"),
+            None => Ok(()),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a job or a group is where it is: one value, and one sentence of it. Pure.
+//! Why a job or a group is where it is, as a value; `sentence` puts it into words. Pure.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::job::attempt::AttemptInfo;
 use crate::job::job::JobStatus;
 
-/// Why a job is where it is; prints as one sentence.
+/// Why a job is where it is; prints as a few sentences, with the [`advice`](Self::advice) at the
+/// end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct JobExplanation {
@@ -30,7 +31,8 @@ pub struct JobExplanation {
     pub unserved: Option<Unserved>,
 }
 
-/// Why a group is where it is; prints as one sentence.
+/// Why a group is where it is; prints as a few sentences, with the [`advice`](Self::advice) at the
+/// end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GroupExplanation {
@@ -297,6 +299,8 @@ pub enum Reason {
         error: Option<String>,
         /// Whether later jobs of its group are parked with it.
         parked: bool,
+        /// Whether its group is halted by it.
+        halts: bool,
     },
     /// The group has no unfinished job.
     Nothing,
@@ -321,319 +325,4 @@ impl fmt::Display for BoundedCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.count, if self.or_more { " or more" } else { "" })
     }
-}
-
-impl fmt::Display for ProcessorInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "processor {}", self.node)?;
-        match (&self.host, self.pid) {
-            (Some(host), Some(pid)) => write!(f, " (host {host}, pid {pid})"),
-            (Some(host), None) => write!(f, " (host {host})"),
-            (None, Some(pid)) => write!(f, " (pid {pid})"),
-            (None, None) => Ok(()),
-        }?;
-        f.write_str(if self.alive { "" } else { ", which is gone" })
-    }
-}
-
-impl fmt::Display for SessionInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "database session {}", self.pid)?;
-        if let Some(application) = &self.application {
-            write!(f, " ({})", one_line(application))?;
-        }
-        if let Some(state) = &self.state {
-            write!(f, " {state}")?;
-        }
-        if let Some(query) = &self.query {
-            write!(f, ": {}", one_line(query))?;
-        }
-        match &*self.blocked_by {
-            [] => Ok(()),
-            [other, ..] => write!(f, ", which waits for a lock of database session {other}"),
-        }
-    }
-}
-
-/// Returns the beginning of a text, without line breaks.
-fn one_line(text: &str) -> String {
-    const LONGEST: usize = 160;
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if words.chars().count() <= LONGEST {
-        return words;
-    }
-    words.chars().take(LONGEST).chain(['…']).collect()
-}
-
-/// Returns seconds in words.
-fn in_words(seconds: f64) -> String {
-    let seconds = seconds.max(0.0);
-    if seconds < 120.0 {
-        format!("{seconds:.0} s")
-    } else if seconds < 7200.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.1} h", seconds / 3600.0)
-    }
-}
-
-fn clock_time(time: &DateTime<Utc>) -> String {
-    time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
-}
-
-fn reason_suffix(why: Option<&String>) -> String {
-    why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default()
-}
-
-fn by_processor(processor: Option<&ProcessorInfo>) -> String {
-    processor.map_or_else(|| String::from("a worker or a receiver"), ToString::to_string)
-}
-
-fn write_timeout(f: &mut fmt::Formatter<'_>, at: Option<&DateTime<Utc>>) -> fmt::Result {
-    at.map_or(Ok(()), |at| write!(f, "; its timeout ends it at {}", clock_time(at)))
-}
-
-/// The part of the sentence behind the job's name.
-impl fmt::Display for Reason {
-    #[allow(clippy::too_many_lines)] // One sentence per variant.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Running { attempt, seconds, processor, session, timeout_at } => {
-                write!(f, "is running ({attempt}, for {})", in_words(*seconds))?;
-                if let Some(processor) = processor {
-                    write!(f, " in {processor}")?;
-                }
-                write!(f, ", {session}")?;
-                write_timeout(f, timeout_at.as_ref())
-            }
-            Self::Locked { session, .. } if session.transaction_start.is_none() => {
-                write!(f, "is due, but a transaction has its row or its group's: {session}")
-            }
-            Self::Locked { seconds, session } => write!(
-                f,
-                "is due, but a transaction has had its row or its group's for {}, {session}",
-                in_words(*seconds)
-            ),
-            Self::Claimed { attempt, seconds, processor, lease_until, timeout_at } => {
-                write!(
-                    f,
-                    "is claimed ({attempt}, for {}) by {}, without a transaction; its lease ends at {}",
-                    in_words(*seconds),
-                    by_processor(processor.as_ref()),
-                    clock_time(lease_until)
-                )?;
-                write_timeout(f, timeout_at.as_ref())
-            }
-            Self::Suspected { attempt, processor, taken_over_at } => write!(
-                f,
-                "was begun ({attempt}) by {}, which seems lost; it can be taken over at {}",
-                by_processor(processor.as_ref()),
-                clock_time(taken_over_at)
-            ),
-            Self::Lapsed { attempt, processor, seconds, .. } => write!(
-                f,
-                "was begun ({attempt}) by {}; its lease ended {} ago, and no worker has taken it over",
-                by_processor(processor.as_ref()),
-                in_words(*seconds)
-            ),
-            Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
-            Self::NotDue { until, seconds, attempt, last_error } => match last_error {
-                Some(error) => write!(
-                    f,
-                    "waits for its retry in {}, at {} ({attempt} failed: {})",
-                    in_words(*seconds),
-                    clock_time(until),
-                    one_line(error)
-                ),
-                None => {
-                    write!(f, "is delayed for {}, until {}", in_words(*seconds), clock_time(until))
-                }
-            },
-            Self::Halted { seconds, why, by, until, .. } => {
-                write!(f, "waits because its group has been halted for {}", in_words(*seconds))?;
-                if let Some(job) = by {
-                    write!(f, " by job {job}")?;
-                }
-                f.write_str(&reason_suffix(why.as_ref()))?;
-                write_until(f, until.as_ref())
-            }
-            Self::Parking { by } => {
-                f.write_str("waits while jobs of its group are being parked")?;
-                by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
-            }
-            Self::GroupPaused { since, why, until } => {
-                write!(f, "waits because its group has been paused since {}", clock_time(since))?;
-                f.write_str(&reason_suffix(why.as_ref()))?;
-                write_resumption(f, until.as_ref())
-            }
-            Self::QueuePaused { since, why, until } => {
-                write!(f, "waits because its queue has been paused since {}", clock_time(since))?;
-                f.write_str(&reason_suffix(why.as_ref()))?;
-                write_resumption(f, until.as_ref())
-            }
-            Self::AtLimit { in_flight, limit } => write!(
-                f,
-                "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
-            ),
-            Self::WaitsForTurn { seconds, before } => {
-                write!(
-                    f,
-                    "waits for its turn (due for {}): no worker has taken it yet",
-                    in_words(*seconds)
-                )?;
-                match before.count {
-                    0 => f.write_str(", and nothing is due before it"),
-                    1 => f.write_str(", and 1 is due before it"),
-                    _ => write!(f, ", and {before} are due before it"),
-                }
-            }
-            Self::NotAdopted { seconds } => {
-                write!(
-                    f,
-                    "has been due for {}, and no worker has adopted its group yet",
-                    in_words(*seconds)
-                )
-            }
-            Self::Stranded => {
-                f.write_str("waits and nothing would wake it, until a processor's sweep finds it")
-            }
-            Self::Expired { at: time } => {
-                write!(f, "expired at {} and ends without a run at its turn", clock_time(time))
-            }
-            Self::DeadLetter { failed_in, waits_in, seconds } => write!(
-                f,
-                "is a dead letter of queue {failed_in:?}, and has waited in queue {waits_in:?} for {} \
-                 to be redriven or discarded",
-                in_words(*seconds)
-            ),
-            Self::Parked { with: Some(job) } => write!(
-                f,
-                "is parked with job {job}, which failed, until that is redriven or discarded"
-            ),
-            Self::Parked { with: None } => f.write_str("is parked"),
-            Self::Ended { status, at: time, error, parked } => {
-                write!(
-                    f,
-                    "has {}",
-                    if *status == JobStatus::Cancelled {
-                        "been cancelled"
-                    } else {
-                        status.as_str()
-                    }
-                )?;
-                if let Some(time) = time {
-                    write!(f, " at {}", clock_time(time))?;
-                }
-                if let Some(error) = error {
-                    write!(f, ": {}", one_line(error))?;
-                }
-                f.write_str(if *parked { "; later jobs are parked with it" } else { "" })
-            }
-            Self::Nothing => f.write_str("has nothing to do"),
-        }
-    }
-}
-
-fn write_jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
-    match behind.count {
-        0 => Ok(()),
-        1 => write!(f, "; 1 job is behind job {job}"),
-        _ => write!(f, "; {behind} jobs are behind job {job}"),
-    }
-}
-
-impl fmt::Display for JobExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { job, queue, group, reason, behind, .. } = self;
-        match (reason, group) {
-            (Reason::Behind { head, why }, Some(group)) => {
-                write!(f, "job {job} waits behind job {head} of group {group:?}, which {why}")?;
-            }
-            (_, Some(group)) => write!(f, "job {job} of group {group:?} {reason}")?,
-            (_, None) => write!(f, "job {job} of queue {queue:?} {reason}")?,
-        }
-        write_jobs_behind(f, *behind, *job)?;
-        write_cancel(f, self.cancel_requested_at.as_ref())?;
-        write_unserved(f, queue, self.unserved.as_ref())?;
-        write_advice(f, self.advice())
-    }
-}
-
-impl fmt::Display for GroupExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, group, head, reason, behind, .. } = self;
-        match (head, reason) {
-            // The job that stops the group comes before the innocent one that is next.
-            (_, Reason::Halted { seconds, why, by: Some(by), until, .. }) => {
-                write!(f, "job {by} has halted group {group:?} of queue {queue:?}")?;
-                write!(f, " for {}{}", in_words(*seconds), reason_suffix(why.as_ref()))?;
-                write_until(f, until.as_ref())?;
-                match head {
-                    Some(head) => {
-                        write!(f, "; job {head} is next")?;
-                        write_jobs_behind(f, *behind, *head)?;
-                    }
-                    None => f.write_str("; it has no unfinished job")?,
-                }
-            }
-            (Some(head), _) => {
-                write!(f, "job {head} of group {group:?} {reason}")?;
-                write_jobs_behind(f, *behind, *head)?;
-            }
-            (None, Reason::Nothing) => {
-                write!(f, "group {group:?} of queue {queue:?} has no unfinished job")?;
-            }
-            (None, _) => {
-                write!(
-                    f,
-                    "group {group:?} of queue {queue:?} has no unfinished job, and {reason}"
-                )?;
-            }
-        }
-        if let Some(ParkedJobs { jobs, since }) = &self.parked {
-            write!(f, "; {jobs} of its jobs are parked")?;
-            if let Some(since) = since {
-                write!(f, " since {}", clock_time(since))?;
-            }
-        }
-        write_cancel(f, self.cancel_requested_at.as_ref())?;
-        write_unserved(f, queue, self.unserved.as_ref())?;
-        write_advice(f, self.advice())
-    }
-}
-
-fn write_until(f: &mut fmt::Formatter<'_>, until: Option<&DateTime<Utc>>) -> fmt::Result {
-    match until {
-        Some(until) => write!(f, ", until {} or until an operator decides", clock_time(until)),
-        None => f.write_str(", until an operator decides"),
-    }
-}
-
-fn write_resumption(f: &mut fmt::Formatter<'_>, until: Option<&DateTime<Utc>>) -> fmt::Result {
-    until.map_or(Ok(()), |until| write!(f, ", until {}: it resumes by itself", clock_time(until)))
-}
-
-fn write_cancel(f: &mut fmt::Formatter<'_>, since: Option<&DateTime<Utc>>) -> fmt::Result {
-    since.map_or(Ok(()), |since| write!(f, "; a cancel is pending since {}", clock_time(since)))
-}
-
-fn write_unserved(
-    f: &mut fmt::Formatter<'_>,
-    queue: &str,
-    unserved: Option<&Unserved>,
-) -> fmt::Result {
-    let Some(Unserved { served }) = unserved else { return Ok(()) };
-    write!(f, "; no living processor or receiver serves queue {queue:?}")?;
-    match &**served {
-        [] => f.write_str(", and none lives at all"),
-        served => write!(f, " (is the name mistyped? served are {})", listed(served)),
-    }
-}
-
-fn listed(names: &[String]) -> String {
-    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
-}
-
-fn write_advice(f: &mut fmt::Formatter<'_>, advice: Option<String>) -> fmt::Result {
-    advice.map_or(Ok(()), |advice| write!(f, ". To do: {advice}"))
 }

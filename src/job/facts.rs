@@ -131,6 +131,7 @@ impl Facts {
                 at: since,
                 error: why,
                 parked: self.has_parked,
+                halts: self.by.is_some(),
             },
             "nothing" => Reason::Nothing,
             _ => return None,

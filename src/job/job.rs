@@ -248,7 +248,8 @@ pub enum FailureKind {
     /// The data does not decode into the handler's type: no further attempt, unless
     /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is set.
     Data,
-    /// The handler's output could not be stored.
+    /// The handler's output could not be stored, or is larger than
+    /// [`Client::data_limit`](crate::Client::data_limit) allows.
     Output,
     /// The handler's transaction could not be committed (a deferred constraint, say).
     Commit,

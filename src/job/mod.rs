@@ -31,6 +31,7 @@ pub(crate) mod queue_settings;
 pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
+pub(crate) mod sentence;
 pub(crate) mod stall;
 pub(crate) mod trace_parent;
 pub(crate) mod waits;

@@ -32,6 +32,12 @@ pub struct QueueOverview {
     /// The queues whose dead letters wait in it, 5 at most, if no other job of it is due; of the
     /// first 1,000 jobs with a group, and 1,000 without.
     pub dead_letters_of: Vec<String>,
+    /// The number of claims, of groups and of jobs without one, whose lease or visibility ended 5 s
+    /// ago or more, and that nobody has taken over: their worker or receiver seems gone. 1,000 of
+    /// groups at most, and 1,000 of jobs without one. Jobs of theirs count as started.
+    pub lapsed: BoundedCount,
+    /// Since when the first of those is over.
+    pub lapsed_since: Option<DateTime<Utc>>,
     /// Whether a living processor serves it, as far as processors say: one of a version that does
     /// not name its queues may serve any. Or receivers do: one has jobs of it, or asked for some in
     /// the last five minutes.
@@ -70,8 +76,10 @@ pub struct JobCounts {
 pub struct GroupCounts {
     /// Their next job could begin now, if a slot was free.
     pub ready: BoundedCount,
-    /// A job of theirs is claimed.
+    /// A job of theirs is claimed, and the claim has not lapsed.
     pub running: BoundedCount,
+    /// The lease or visibility of their claim ended 5 s ago or more, and nobody has taken it over.
+    pub lapsed: BoundedCount,
     /// Their next job is not due yet.
     pub resting: BoundedCount,
     /// Halted by a job that failed.
@@ -88,6 +96,9 @@ pub struct GroupCounts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GroupState {
+    /// A job of it is claimed, the lease or visibility of the claim ended 5 s ago or more, and
+    /// nobody has taken it over: its worker or receiver seems gone.
+    Lapsed,
     /// A job of it is claimed.
     Running,
     /// A job that failed has halted it.
@@ -108,6 +119,7 @@ impl GroupState {
     /// Returns its word, as serde writes it.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Lapsed => "lapsed",
             Self::Running => "running",
             Self::Halted => "halted",
             Self::Paused => "paused",
@@ -121,6 +133,7 @@ impl GroupState {
     /// Returns the state of this word.
     pub fn parse(word: &str) -> Option<Self> {
         let all = [
+            Self::Lapsed,
             Self::Running,
             Self::Halted,
             Self::Paused,
@@ -233,7 +246,8 @@ pub struct GroupOverview {
     pub depth: BoundedCount,
     /// The number of parked jobs, up to [`GroupFilter::CANDIDATES`].
     pub parked: BoundedCount,
-    /// Since when it is halted, or else paused, by the database's clock.
+    /// Since when it is halted, or else paused, by the database's clock; of a claim that lapsed,
+    /// when it was over.
     pub stopped_at: Option<DateTime<Utc>>,
     /// The message of the failure that halted it, or the reason of its pause.
     pub reason: Option<String>,

@@ -17,7 +17,7 @@ use crate::liveness::side_pool::SidePool;
 use crate::maintenance::halts::end_halts;
 use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
-use crate::maintenance::retention::{forget_expired, prune};
+use crate::maintenance::retention::{forget_expired, forget_pauses, prune};
 use crate::maintenance::sweep::sweep;
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
@@ -37,6 +37,15 @@ pub(crate) struct MaintenanceReport {
     pub(crate) repaired: u64,
 }
 
+/// Where the next round goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors {
+    /// The sweep of each queue: the last group.
+    groups: HashMap<String, String>,
+    /// Settings of groups: the last queue and group.
+    settings: (String, String),
+}
+
 pub(crate) struct Maintenance<'a> {
     pub(crate) store: &'a Store,
     pub(crate) queues: Vec<QueueOptions>,
@@ -54,7 +63,7 @@ impl Maintenance<'_> {
         report: impl Fn(BackgroundError),
     ) {
         let mut round_at = Instant::now() + self.interval.mul_f64(fastrand::f64());
-        let (mut cursors, mut unserved) = (HashMap::new(), Unserved::default());
+        let (mut cursors, mut unserved) = (Cursors::default(), Unserved::default());
         loop {
             let round = Instant::now() >= round_at;
             if round {
@@ -114,7 +123,7 @@ impl Maintenance<'_> {
         &self,
         conn: PoolConnection<Postgres>,
         round: bool,
-        cursors: &mut HashMap<String, String>,
+        cursors: &mut Cursors,
     ) -> Result<Vec<(String, MaintenanceReport)>, sqlx::Error> {
         let store = self.store;
         let mut reports = Vec::new();
@@ -130,9 +139,10 @@ impl Maintenance<'_> {
         }
         if leads && round {
             forget_expired(store, &mut conn).await?;
+            forget_pauses(store, &mut conn, &mut cursors.settings).await?;
             for queue in &self.queues {
                 let deleted = prune(store, &mut conn, queue).await?;
-                let cursor = cursors.entry(queue.name().to_owned()).or_default();
+                let cursor = cursors.groups.entry(queue.name().to_owned()).or_default();
                 let repaired = sweep(store, &mut conn, queue.name(), cursor).await?;
                 reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }

@@ -1,4 +1,4 @@
-//! Retention: deletes finished jobs and deduplication ids whose time is over.
+//! Retention: deletes finished jobs, deduplication ids and pauses whose time is over.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::job::queue_options::{QueueOptions, Retention};
 use crate::maintenance::leader::as_leader;
 use crate::store::Store;
 
-/// Bounds the rows that one transaction deletes: finished jobs of each status, or ids.
+/// Bounds the rows that one transaction deletes or looks at: finished jobs of each status, ids, or
+/// settings of groups.
 const BATCH: i64 = 500;
 /// Bounds the transactions of one round, per queue.
 const BATCHES: usize = 20;
@@ -70,6 +71,30 @@ pub(crate) async fn forget_expired(
         };
         as_leader(store, conn, batch).await?;
         if deleted < BATCH.unsigned_abs() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes settings of groups whose pauses have ended, in small batches from `after` on, a queue
+/// and a group.
+pub(in crate::maintenance) async fn forget_pauses(
+    store: &Store,
+    conn: &mut PgConnection,
+    after: &mut (String, String),
+) -> Result<(), sqlx::Error> {
+    for _ in 0..BATCHES {
+        let (queue, group) = &*after;
+        let mut last = None;
+        let batch = async |conn: &mut PgConnection| {
+            last = store.forget_pauses(conn, (queue, group), BATCH).await?;
+            Ok(())
+        };
+        as_leader(store, conn, batch).await?;
+        let more = last.is_some();
+        *after = last.unwrap_or_default();
+        if !more {
             break;
         }
     }

@@ -56,6 +56,13 @@ pub(crate) fn requeued() -> String {
 pub(crate) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.status = 'queued' \
      and (select true from {claim_of}(j.queue, j.group_id, j.id) c) is null";
 
+/// Whether lists show a job `j` as a dead letter that waits in a dead-letter queue. A receiver may
+/// have looked at it, and let its visibility end.
+pub(in crate::store) const IS_LISTED_DEAD_LETTER: &str = "j.moved_from is not null and (j.status = 'queued' \
+     and coalesce((select c.claimed_by is null and c.ready_at <= clock_timestamp() \
+       from {claim_of}(j.queue, j.group_id, j.id) c), true) \
+     or j.status = 'started' and j.claimed_by is null and j.lease_until <= clock_timestamp())";
+
 /// The values that cancel a job: (column, value).
 pub(crate) const CANCELLED: [(&str, &str); 3] =
     [("status", "'cancelled'"), ("finished_at", "clock_timestamp()"), ("parked_with", "null")];
@@ -96,6 +103,20 @@ pub(crate) fn over(alias: &str, end: &str) -> String {
     format!(
         "({alias}.strict is true and ({alias}.{end} <= clock_timestamp() \
          or coalesce({alias}.suspect = {alias}.claim, false)))"
+    )
+}
+
+/// How long the end of a claim has passed when it counts as lapsed. A living queue takes it over
+/// sooner: its next claim suspects it, and another one takes it over a grace later.
+const LAPSED_AFTER: Duration = Duration::from_secs(5);
+
+/// Returns whether the claim of this alias, a row of `table`, has lapsed: its lease or visibility
+/// is over, nobody has taken it over, and no session holds it.
+pub(in crate::store) fn lapsed(alias: &str, end: &str, table: &str) -> String {
+    let after = LAPSED_AFTER.as_secs();
+    format!(
+        "({alias}.{end} <= now() - interval '{after} s' and ({alias}.xmax::text = '0' \
+         or {{schema}}.locker({alias}.xmax::text, '{table}') is null))"
     )
 }
 

@@ -18,9 +18,9 @@ use crate::job::queue_settings::QueueSettings;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, LOST, PRIORITY_AGING, QUEUED_AGAIN,
-    RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments, claimed_count, claimed_jobs,
-    disposition, over, paused, requeued,
+    CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST,
+    PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
+    claimed_count, claimed_jobs, disposition, lapsed, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -120,7 +120,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 47] {
+fn constants() -> [(&'static str, String); 50] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -140,12 +140,18 @@ fn constants() -> [(&'static str, String); 47] {
         ("{cancelled}", assignments(&CANCELLED)),
         ("{unhalted}", assignments(&UNHALTED)),
         ("{flag_at}", FLAG_AT.into()),
+        (
+            "{is_listed_dead_letter}",
+            IS_LISTED_DEAD_LETTER.replace("{claim_of}", "{schema}.claim_of"),
+        ),
         ("{waits_as_dead_letter}", WAITS_AS_DEAD_LETTER.replace("{claim_of}", "{schema}.claim_of")),
         ("{paused_q}", paused("q")),
         ("{paused_s}", paused("s")),
         ("{paused_old}", paused("old")),
         ("{over_g}", over("g", "ready_at")),
         ("{over_j}", over("j", "lease_until")),
+        ("{lapsed_g}", lapsed("g", "ready_at", "queue_group")),
+        ("{lapsed_j}", lapsed("j", "lease_until", "job")),
         ("{moved_to}", MOVED_TO.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),

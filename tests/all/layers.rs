@@ -27,9 +27,6 @@ const DIRECTION: [&str; 18] = [
     "interleavings",
 ];
 
-/// Crates whose files may still need each other. Delete a crate here when its cycles are gone.
-const UNCHECKED: &[&str] = &["seriatim-web"];
-
 type Module = Vec<String>;
 
 /// A path as it is written behind `use`, and the name that it gets there.
@@ -286,17 +283,11 @@ fn folders_point_in_one_direction() {
 #[test]
 fn no_two_files_need_each_other() {
     let crates = crates();
-    for name in UNCHECKED {
-        assert!(crates.contains_key(*name), "there is no crate {name}");
-    }
     assert!(crates.len() > 5, "the test does not find the crates any more");
     for (name, sources) in &crates {
         assert!(!sources.is_empty(), "{name} has no sources");
         let cycles = in_cycles(sources);
-        assert!(
-            cycles.is_empty() || UNCHECKED.contains(&&**name),
-            "files of {name} that need each other: {cycles:#?}"
-        );
+        assert!(cycles.is_empty(), "files of {name} that need each other: {cycles:#?}");
     }
 }
 

@@ -138,8 +138,7 @@ impl From<ReceiveError> for Failure {
     fn from(error: ReceiveError) -> Self {
         let message = chain(&error);
         match error {
-            ReceiveError::Stale { .. } => Self::NothingMatched(message),
-            ReceiveError::Busy { .. } => Self::Refused(message),
+            ReceiveError::Stale { .. } | ReceiveError::Busy { .. } => Self::Refused(message),
             ReceiveError::Refused { .. } | ReceiveError::Serialize { .. } => Self::Usage(message),
             ReceiveError::Database(source) => source.into(),
             _ => Self::Error(message),

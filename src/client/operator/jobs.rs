@@ -14,17 +14,27 @@ use crate::job::words;
 use crate::store::RequestReport;
 
 /// The result of [`Operator::retry`]; prints as the rest of a sentence about the job: `job 1 is …`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Retried {
     /// The number of later jobs of the group that have already begun. The retried job was meant to
     /// run before them. They are counted among the jobs that retention still keeps: the 200,000
     /// behind the retried job.
     pub overtaken: u64,
+    /// The queue that the job failed in, if it was given up in a dead-letter queue: it waits there
+    /// again. [`redrive_jobs`](Operator::redrive_jobs) moves it back.
+    pub dead_letter_of: Option<String>,
 }
 
 impl fmt::Display for Retried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(queue) = &self.dead_letter_of {
+            return write!(
+                f,
+                "a dead letter of queue {queue:?} again, and waits in its dead-letter queue until \
+                 it is redriven"
+            );
+        }
         let overtaken = words::overtaken(self.overtaken);
         write!(f, "queued again in its old place, with all its attempts; {overtaken}")
     }
@@ -46,7 +56,7 @@ impl Operator {
 
     /// Queues a failed or cancelled job again, with all its attempts. It keeps its id, and so runs
     /// next in its group. A halt of the group by this job ends. An expiry that has passed is
-    /// cleared.
+    /// cleared. A dead letter that was discarded in a dead-letter queue waits there again.
     ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is neither failed nor
@@ -62,10 +72,13 @@ impl Operator {
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
-        check_no_dead_letter(&report, job, "retried")?;
+        if !report.done {
+            check_no_dead_letter(&report, job, "retried")?;
+        }
         let dead = [JobStatus::Failed, JobStatus::Cancelled];
         check_done(&report, job, &dead, "retried", "only a failed or cancelled job can be")?;
-        Ok(Retried { overtaken: report.overtaken })
+        let RequestReport { overtaken, dead_letter_of, .. } = report;
+        Ok(Retried { overtaken, dead_letter_of })
     }
 
     /// Gives a job up, so that its group goes on: a queued job ends as `failed`; a failed job stays

@@ -40,7 +40,7 @@ impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.jobs {
             [] => f.write_str("no job is moved"),
-            [one] => write!(f, "job {} is moved, as job {}", one.job, one.new_job),
+            [one] => write!(f, "job {} is moved", one.job),
             several => write!(f, "{} jobs are moved", several.len()),
         }?;
         match self.groups {

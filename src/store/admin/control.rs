@@ -36,7 +36,8 @@ pub(crate) struct RequestReport {
     pub(crate) busy: bool,
     /// Others were parked with the job, so it was left alone.
     pub(crate) parked: bool,
-    /// The queue that the job failed in, if it waits in a dead-letter queue: so it was left alone.
+    /// The queue that the job failed in, if it waits in a dead-letter queue. So it was left alone,
+    /// unless a retry has brought it back there.
     pub(crate) dead_letter_of: Option<String>,
     /// A retry's later jobs that have run; otherwise 0.
     pub(crate) overtaken: u64,

@@ -4,7 +4,7 @@
 //! A large group is parked in batches, while it is halted with `park_to`: none of its jobs runs
 //! before the last is parked.
 
-use sea_query::{Expr, LockBehavior, LockType, Order, Query, UpdateStatement};
+use sea_query::{Expr, LockBehavior, LockType, Order, UpdateStatement};
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::counts::ParkedUnit;
@@ -12,7 +12,6 @@ use crate::store::admin::control::Acting;
 use crate::store::admin::redrive::RedriveReport;
 use crate::store::builder::{PG, limit, render, select, sql};
 use crate::store::fragments::{UNHALTED, values};
-use crate::store::index_terms::status_in;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -20,7 +19,17 @@ use crate::store::store::Store;
 statements! {
     BATCH_JOBS = |names| names.sql("select b.rest, b.moved from {park_batch}($1, $2, $3, $4) b");
     DUE = due;
-    BEGIN = begin;
+    /// The failed job becomes the one that others are parked with; and whether it is there. It is
+    /// skipped if another transaction has it: a retry or a skip has, and waits for the group's row.
+    BEGIN = |names| names.sql(
+        "with locked as materialized (
+            select j.id from {job} j where j.id = $1 and j.status = 'failed'
+            for no key update skip locked),
+          begun as (
+            update {job} p set parked_with = p.id from locked l where p.id = l.id returning p.id)
+        select exists (select from begun),
+          exists (select from {job} j where j.id = $1 and j.status = 'failed')",
+    );
     UNHALT = |names| set(names, values(&UNHALTED));
     KEEP_PARKING = keep_parking;
     REDRIVE = |names| names.sql(
@@ -65,17 +74,6 @@ fn due(names: &Names) -> String {
         .order_by_expr(sql("random()"), Order::Asc)
         .limit(limit(1))
         .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    render(query.build(PG))
-}
-
-/// The failed job becomes the one that others are parked with.
-fn begin(names: &Names) -> String {
-    let query = UpdateStatement::new()
-        .table(names.job())
-        .value("parked_with", sql("id"))
-        .and_where(sql(format!("id = ?1 and {}", status_in("", "'failed'"))))
-        .returning(Query::returning().columns(["id"]))
         .to_owned();
     render(query.build(PG))
 }
@@ -153,8 +151,13 @@ impl Store {
         let failed = match job {
             // If an operator deleted the failed job, there is nothing to park with.
             Some(job) if *park && park_to.is_none() => {
-                let begun = self.query(&BEGIN).bind(job).fetch_optional(&mut *conn).await?;
-                begun.map(|_| *job)
+                let row = self.query(&BEGIN).bind(job).fetch_one(&mut *conn).await?;
+                let (begun, is_there): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
+                if is_there && !begun {
+                    // A retry or a skip has it, and waits for the group's row.
+                    return Ok(false);
+                }
+                begun.then_some(*job)
             }
             Some(job) if park_to.is_some() => Some(*job),
             _ => None,

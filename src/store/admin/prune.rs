@@ -38,6 +38,7 @@ statements! {
     NEXT_GROUP = groups;
     STRANDED = stranded;
     FLAG = flag;
+    FORGET_PAUSES = |names| names.sql("select p.queue, p.group_id from {forget_pauses}($1, $2, $3) p");
     EXPIRED_DEDUP = |names| expired(names.dedup());
     EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
 }
@@ -259,6 +260,19 @@ impl Store {
             larger = larger.max(deleted.rows_affected());
         }
         Ok(larger)
+    }
+
+    /// Deletes settings of groups whose pauses have ended, of `batch` settings behind a queue and a
+    /// group. Returns the last that it looked at; `None`: there is no other.
+    pub(crate) async fn forget_pauses(
+        &self,
+        conn: &mut PgConnection,
+        (queue, group): (&str, &str),
+        batch: i64,
+    ) -> Result<Option<(String, String)>, sqlx::Error> {
+        let forget = self.query(&FORGET_PAUSES).bind(queue).bind(group).bind(batch);
+        let last = forget.fetch_optional(conn).await?;
+        last.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
     /// Returns the next group with unfinished jobs behind `after`.

@@ -12,7 +12,7 @@ use crate::job::job::{AttemptRecord, Failure, Job, JobStatus};
 use crate::job::json::Readable;
 use crate::job::queue_options::AfterHalt;
 use crate::store::builder::{PG, limit, render, select, sql};
-use crate::store::fragments::WAITS_AS_DEAD_LETTER;
+use crate::store::fragments::IS_LISTED_DEAD_LETTER;
 use crate::store::hold::headers;
 use crate::store::index_terms::{in_group, in_order, unfinished};
 use crate::store::names::Names;
@@ -149,7 +149,7 @@ fn failed(names: &Names) -> String {
     };
     let stayed = one_of("j.queue", "j.finished_at", "j.status = 'failed'", "j.id");
     let failed_at = "(j.history->-1->>'finished_at')::timestamptz";
-    let waits = one_of("j.moved_from", failed_at, WAITS_AS_DEAD_LETTER, "j.id + 0");
+    let waits = one_of("j.moved_from", failed_at, IS_LISTED_DEAD_LETTER, "j.id + 0");
     names.sql(&format!("{stayed} union all {waits} order by id limit $7"))
 }
 

@@ -25,6 +25,8 @@ statements! {
     BY_NAME = |names| details(names, BY_NAME_SQL);
     RUNNING = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
         order by g.claimed_by limit $2");
+    LAPSED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
+        and g.ready_at <= now() order by g.claimed_by limit $2");
     HALTED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null
         order by g.halted_at limit $2");
     PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
@@ -112,7 +114,7 @@ fn queues(names: &Names) -> String {
         "select queue, paused_at, paused_s, pause_reason, in_flight_limit, oldest_due,
           queued, delayed, started, parked, failed,
           ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
-          served, paused_until, dead_letter_queue, dead_letters_of
+          served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since
         from {queue_overview}($1)",
     )
 }
@@ -169,6 +171,7 @@ impl Store {
             None if by_name => &BY_NAME,
             None => &ANY,
             Some(GroupState::Running) => &RUNNING,
+            Some(GroupState::Lapsed) => &LAPSED,
             Some(GroupState::Halted) => &HALTED,
             Some(GroupState::Paused) => &PAUSED,
             Some(GroupState::Resting) => &RESTING,
@@ -265,12 +268,15 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         groups: GroupCounts {
             ready: count(11)?,
             running: count(12)?,
+            lapsed: count(21)?,
             resting: count(13)?,
             halted: count(14)?,
             paused: count(15)?,
             parked: count(16)?,
         },
         served: row.try_get(17)?,
+        lapsed: count(22)?,
+        lapsed_since: row.try_get(23)?,
     })
 }
 

@@ -203,9 +203,7 @@ async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
         let Reason::DeadLetter { failed_in, waits_in, .. } = &seen.reason else { panic!("{seen}") };
         assert_eq!((&**failed_in, &**waits_in, &seen.unserved), ("q", "dead", &None));
         let words = "is a dead letter of queue \"q\", and has waited in queue \"dead\" for ";
-        let advice = format!(
-            "To do: mend its cause and redrive job {id}, or discard job {id} to give it up"
-        );
+        let advice = format!("Redrive job {id} when the cause is fixed, or discard it.");
         let sentence = seen.to_string();
         assert!(sentence.contains(words) && sentence.ends_with(&advice), "{sentence}");
     }
@@ -220,7 +218,7 @@ async fn a_dead_letter_that_nobody_serves_is_explained_as_one() {
     let seen = says(own).await;
     assert!(matches!(&seen.reason, Reason::Behind { head, .. } if *head == ids[0]), "{seen}");
     let sentence = seen.to_string();
-    assert!(seen.unserved.is_some() && sentence.contains("To do: start a processor"), "{sentence}");
+    assert!(seen.unserved.is_some() && sentence.contains("Start a processor"), "{sentence}");
     let overview = async || client.queues(pool).await.unwrap().remove(0);
     assert!(overview().await.unserved_since().is_some(), "one that was enqueued there is due");
     client.cancel(pool, own).await.unwrap();
@@ -509,4 +507,37 @@ async fn two_changes_at_once_do_not_make_what_one_may_not() {
         let error = other.await.unwrap().unwrap_err().to_string();
         assert!(error.contains("cannot both have"), "{error}");
     }
+}
+
+/// By a visibility that is not strict: nothing but another receive would take the claim over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_whose_visibility_is_over_is_listed_and_redriven() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    dead_letters(pool).await;
+    let ids = async || -> Vec<i64> { listed(pool, "q").await.iter().map(|job| job.id).collect() };
+    let waiting = ids().await;
+    let look = Receive::new("dead").max(10).visibility(Duration::from_mins(1));
+    let received = client.receive(pool, look).await.unwrap();
+    assert_eq!((received.len(), ids().await), (6, vec![]));
+    for job in &received {
+        client.extend(pool, &job.receipt, Duration::from_millis(1)).await.unwrap();
+    }
+    eventually(pool, "select count(*) from seriatim.dead_letters where queue = 'q'", 4_i64).await;
+    assert_eq!(ids().await, waiting);
+
+    // As a claim does, a redrive waits for a grace, in which the receiver may come back. After a
+    // start of the server it would wait for longer.
+    by_hand(
+        pool,
+        "create or replace function seriatim.server_since() returns timestamptz language sql stable \
+         as $$ select timestamptz '2000-01-01' $$",
+    )
+    .await;
+    while !ids().await.is_empty() {
+        operator().redrive_jobs(pool, &waiting).await.unwrap();
+    }
+    let mut back = taken(pool, "q").await;
+    back.sort_by_key(Value::as_i64);
+    assert_eq!(back, [1, 3, 4, 5]);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeZone, Utc};
 use serde_json::{Value, json};
 use seriatim::admin::{DedupScope, QueueSettings};
+use seriatim::receive::Receive;
 use seriatim::{Client, EnqueueError, NameError, NewJob};
 use sqlx::PgPool;
 
@@ -195,4 +196,16 @@ async fn the_extremes_that_are_allowed_work() {
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!((counts.succeeded, counts.delayed), (6, 2));
     assert_eq!(seriatim::enqueue_many(pool, []).await.unwrap(), [], "none is no error");
+}
+
+#[tokio::test]
+async fn a_result_of_an_ack_is_no_larger_than_data_may_be() {
+    let database = database().await;
+    let (pool, small) = (database.pool(), Client::default().data_limit(10));
+    small.enqueue(pool, NewJob::new("q", &1)).await.unwrap();
+    let received = small.receive(pool, Receive::new("q")).await.unwrap();
+    let receipt = &received[0].receipt;
+    let refused = small.ack_with(pool, receipt, "123456789").await.unwrap_err().to_string();
+    assert!(refused.contains("has 11 bytes, at most 10 are allowed"), "{refused}");
+    small.ack_with(pool, receipt, "12345678").await.unwrap();
 }

@@ -38,6 +38,8 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
         "hang" => std::future::pending().await,
         "nul" => Ok(json!({ "name": "a\0b" })),
         "nul in a key" => Ok(json!({ "a\0b": 1 })),
+        "too much" => Ok(json!("x".repeat(1024 * 1024 - 1))),
+        "much" => Ok(json!("x".repeat(1024 * 1024 - 2))),
         other => panic!("what is {other:?}?"),
     }
 }
@@ -112,6 +114,13 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         assert_eq!(failure(job).0, FailureKind::Output);
         assert!(failure(job).1.contains("NUL"), "{job:?}");
     }
+
+    // As much as data may have, and a byte more.
+    let jobs = one_of_each(pool, &["much", "too much"]).await;
+    assert_eq!(jobs[0].status, JobStatus::Succeeded);
+    let words = "the output has 1048577 bytes, at most 1048576 are allowed";
+    assert!(failure(&jobs[1]).1.starts_with(words), "{:?}", jobs[1]);
+    assert_eq!(failure(&jobs[1]).0, FailureKind::Output);
     nothing_remains(pool).await;
 }
 

@@ -190,7 +190,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
         assert!((wait.as_seconds_f64() - 3600.0).abs() < 1.0, "{wait}");
     }
     let why = client().explain_group(pool, "q", "waits").await.unwrap().to_string();
-    assert!(why.contains(" or until an operator decides"), "{why}");
+    assert!(why.contains(" The halt ends by itself at "), "{why}");
 
     // An hour later.
     by_hand(

@@ -289,8 +289,15 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
     let hour = Duration::from_hours(1);
     let head = seriatim::enqueue(pool, job_of("q", "g", 1).delay(hour)).await.unwrap().id();
     let behind = enqueue(pool, "q", "g", 2).await;
-    let unseen = ann.park_group(pool, "q", "g").await.unwrap_err();
-    assert!(matches!(unseen, ControlError::GroupBusy { .. }), "{unseen}");
+    let mut reader = pool.begin().await.unwrap();
+    sqlx::query("select 1 from seriatim.job where id = $1 for update")
+        .bind(head)
+        .execute(&mut *reader)
+        .await
+        .unwrap();
+    let locked = ann.park_group(pool, "q", "g").await.unwrap_err();
+    assert!(matches!(locked, ControlError::GroupBusy { .. }), "{locked}");
+    reader.rollback().await.unwrap();
 
     let run = handler_with(log.clone(), async |log, job, data| {
         log.add(job.id().to_string());

@@ -100,12 +100,12 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     until_jobs(pool, UNSEEN, 0).await;
     let waits = explained(pool, second).await;
     let start =
-        format!("job {second} waits behind job {first} of group \"account-42\", which is running");
+        format!("Job {second} waits behind job {first} of group \"account-42\", which is running");
     assert!(waits.to_string().starts_with(&start), "{waits}");
     assert!(
-        waits
-            .to_string()
-            .contains(&format!("; 1 job is behind job {second}. To do: abort job {first}")),
+        waits.to_string().contains(&format!(
+            ". 1 job waits behind job {second}. Abort job {first} if it hangs."
+        )),
         "{waits}"
     );
     let Reason::Behind { head, why } = &waits.reason else { panic!("{waits:?}") };
@@ -114,7 +114,7 @@ async fn a_stuck_handler_is_found_with_its_session_and_its_query() {
     assert_eq!(explained(pool, third).await.behind.count, 0);
     let whole = group(pool, "account-42").await;
     assert_eq!((whole.head, whole.behind.count), (Some(first), 2));
-    assert!(whole.to_string().contains("2 jobs are behind"), "{whole}");
+    assert!(whole.to_string().contains(" 2 jobs wait behind job "), "{whole}");
 
     // As a value.
     let value = serde_json::to_value(&waits).unwrap();
@@ -138,39 +138,41 @@ async fn ends_delays_and_halts_are_told_with_their_reasons() {
     assert_eq!(Client::default().explain_job(pool, 404).await.unwrap(), None);
     let empty = group(pool, "nobody").await;
     assert_eq!((empty.head, &empty.reason), (None, &Reason::Nothing));
-    assert_eq!(empty.to_string(), "group \"nobody\" of queue \"q\" has no unfinished job");
+    assert_eq!(empty.to_string(), "Group \"nobody\" of queue \"q\" has no unfinished job.");
 
     let done = enqueue(pool, "q", "done", 1).await;
     ended(pool, done).await;
-    says(pool, done, &["has succeeded at "]).await;
+    says(pool, done, &[" succeeded at "]).await;
 
     let bad = enqueue(pool, "q", "halted", "bad").await;
     job_when(pool, bad, |job| job.status == JobStatus::Failed).await;
-    says(pool, bad, &["has failed at ", ": no such account"]).await;
+    // The job that stopped its group is retried, or skipped.
+    let stopped = format!("Job {bad} failed and stopped group \"halted\" at ");
+    let decide = format!("Retry job {bad} when the cause is fixed, or skip it.");
+    says(pool, bad, &[&stopped, ": no such account. ", &decide]).await;
     let after = enqueue(pool, "q", "halted", 2).await;
-    let words = format!(
-        "has been halted for 0 s by job {bad} (no such account), until an operator decides"
-    );
+    says(pool, bad, &[&format!(" 1 job waits behind job {bad}. ")]).await;
+    let words =
+        format!("waits because job {bad} failed and stopped its group 0 s ago: no such account. ");
     let halted = says(pool, after, &[&words]).await;
     assert!(matches!(halted.reason, Reason::Halted { by: Some(by), .. } if by == bad));
     // The job that stops the group comes before the innocent one.
     let whole = group(pool, "halted").await;
     assert_eq!(whole.head, Some(after));
     let whole = whole.to_string();
-    assert!(whole.starts_with(&format!("job {bad} has halted group \"halted\"")), "{whole}");
-    assert!(whole.contains(&format!("; job {after} is next. To do: ")), "{whole}");
-    assert!(whole.ends_with(&format!("retry job {bad}, or skip job {bad} to go on without it")));
+    let stopped = format!("Job {bad} failed and stopped group \"halted\" of queue \"q\" 0 s ago: ");
+    assert!(whole.starts_with(&format!("{stopped}no such account. ")), "{whole}");
+    assert!(whole.ends_with(&format!(" Job {after} waits behind it. {decide}")), "{whole}");
     let cancelled = enqueue(pool, "q", "halted", 3).await;
     Client::default().cancel(pool, cancelled).await.unwrap();
     ended(pool, cancelled).await;
-    says(pool, cancelled, &["has been cancelled at "]).await;
+    says(pool, cancelled, &[" was cancelled at "]).await;
     Client::default().cancel(pool, after).await.unwrap();
     // At once, unless a worker reads its row at this moment.
     ended(pool, after).await;
     let none = group(pool, "halted").await.to_string();
-    let words =
-        format!("job {bad} has halted group \"halted\" of queue \"q\" for 0 s (no such account)");
-    assert!(none.starts_with(&words) && none.contains("it has no unfinished job"), "{none}");
+    assert!(none.starts_with(&stopped[..stopped.len() - 11]), "{none}");
+    assert!(none.contains(" No unfinished job waits behind it. "), "{none}");
 
     let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(3));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
@@ -323,7 +325,7 @@ async fn a_long_line_is_counted_up_to_a_limit() {
     .await;
     let seen = explained(pool, first).await;
     assert_eq!((seen.behind.count, seen.behind.or_more), (10_000, true));
-    assert!(seen.to_string().contains("; 10000 or more jobs are behind job 1"), "{seen}");
+    assert!(seen.to_string().contains(" 10000 or more jobs wait behind job 1."), "{seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -331,7 +333,8 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let lost = enqueue(pool, "postngs", "g", 1).await;
-    let alone = "no living processor or receiver serves queue \"postngs\", and none lives at all. To do: start";
+    let alone =
+        "No living processor or receiver serves queue \"postngs\", and none lives at all. Start a ";
     says(pool, lost, &[alone]).await;
     assert_eq!(client.processors(pool).await.unwrap(), []);
 
@@ -364,7 +367,7 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
     .await;
     let gone = "by processor web-2 (host b, pid 4712), which is gone";
     let seen =
-        says(pool, stuck, &[gone, "; no living processor or receiver serves queue \"q\""]).await;
+        says(pool, stuck, &[gone, ". No living processor or receiver serves queue \"q\""]).await;
     assert!(matches!(seen.reason, Reason::Claimed { .. }), "{seen}");
     assert!(!client.processors(pool).await.unwrap().iter().any(|processor| processor.alive));
 }
@@ -393,7 +396,7 @@ async fn a_transaction_that_holds_a_job_up_is_named_and_so_is_a_pending_cancel()
     let words = [
         "is running (attempt 1 of 2, for ",
         "; its timeout ends it at ",
-        "; a cancel is pending since ",
+        ". A cancel is pending since ",
     ];
     let seen = says(pool, job, &words).await;
     assert!(seen.cancel_requested_at.is_some());
@@ -427,7 +430,7 @@ async fn a_handler_that_waits_for_a_lock_names_the_session_that_has_it() {
     let job = enqueue(pool, "q", "g", 1).await;
     gate.wait_for(1).await;
     let words = format!("which waits for a lock of database session {pid}");
-    let seen = says(pool, job, &[&words, "To do: end the transaction of database session "]).await;
+    let seen = says(pool, job, &[&words, "End the transaction of database session "]).await;
     assert!(matches!(&seen.reason, Reason::Running { session, .. } if session.blocked_by == [pid]));
     other.rollback().await.unwrap();
     ended(pool, job).await;
@@ -444,7 +447,7 @@ async fn parked_jobs_are_told_with_their_group() {
     job_when(pool, behind, |job| job.status == JobStatus::Parked).await;
     let whole = group(pool, "g").await;
     assert_eq!(whole.parked.as_ref().map(|parked| parked.jobs.count), Some(1));
-    let words = "has no unfinished job; 1 of its jobs are parked since ";
+    let words = "has no unfinished job. 1 of its jobs are parked since ";
     let whole = whole.to_string();
     assert!(whole.contains(words) && whole.contains("redrive_parked"), "{whole}");
     says(pool, behind, &[&format!("is parked with job {bad}"), "discard_parked"]).await;
@@ -467,7 +470,7 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
         ),
     )
     .await;
-    let words = ["its lease ended 90 s ago, and no worker has taken it over", "start a processor"];
+    let words = ["its lease ended 90 s ago, and no worker has taken it over", "Start a processor"];
     let seen = says(pool, job, &words).await;
     let Reason::Lapsed { seconds, .. } = seen.reason else { panic!("{seen}") };
     assert!((90.0..150.0).contains(&seconds), "{seconds}");
@@ -479,15 +482,15 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     let any = "insert into seriatim.processor (id, node, presence_key, server_started_at) \
                values (9, 'any', null, pg_postmaster_start_time())";
     by_hand(pool, any).await;
-    says(pool, alone, &["To do: nothing, it is taken over within seconds"]).await;
-    says(pool, job, &["To do: see whether the processors of its queue live"]).await;
+    says(pool, alone, &["Wait: it is taken over within seconds."]).await;
+    says(pool, job, &["See whether the processors of its queue live"]).await;
     operator().pause_queue(pool, "q").await.unwrap();
-    says(pool, job, &["To do: unpause_queue lets a worker take it over"]).await;
+    says(pool, job, &["Call unpause_queue to let a worker take it over."]).await;
 }
 
-/// The limit that is shown includes the attempts that a retry added.
+/// The attempts before a retry do not count.
 #[tokio::test]
-async fn no_attempt_is_told_beyond_its_limit() {
+async fn an_attempt_after_a_retry_is_told_with_those_that_count() {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let new = NewJob::new("q", &"a").group("g").max_attempts(2);
@@ -500,7 +503,26 @@ async fn no_attempt_is_told_beyond_its_limit() {
     operator().retry(pool, id).await.unwrap();
     by_hand(pool, "update seriatim.job set attempts = 3").await;
     let job = client.job(pool, id).await.unwrap().unwrap();
-    assert_eq!(job.attempt().to_string(), "attempt 3 of 4");
+    assert_eq!(job.attempt().to_string(), "attempt 3, 1 of 2 that count");
     let group = client.group(pool, "q", "g").await.unwrap().unwrap();
-    assert_eq!(group.attempt().to_string(), "attempt 3 of 4");
+    assert_eq!(group.attempt().to_string(), "attempt 3, 1 of 2 that count");
+}
+
+/// The job's own numbers: not those of the job that is next, nor a limit that is set later.
+#[tokio::test]
+async fn an_ended_job_has_the_attempts_that_it_had() {
+    let database = database().await;
+    let pool = database.pool();
+    let ended = enqueue(pool, "q", "g", "a").await;
+    by_hand(
+        pool,
+        "update seriatim.job set status = 'failed', flagged = false, attempts = 3, finished_at = now();
+         select seriatim.configure_queue('q', '{\"max_attempts\": 2}')",
+    )
+    .await;
+    enqueue(pool, "q", "g", "b").await;
+    let told = "select concat_ws(' ', e.reason, e.attempt, e.attempts_forgiven, e.attempt_limit) \
+                from seriatim.explain($1) e";
+    let told: String = sqlx::query_scalar(told).bind(ended).fetch_one(pool).await.unwrap();
+    assert_eq!(told, "ended 3 0");
 }

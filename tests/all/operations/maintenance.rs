@@ -233,3 +233,34 @@ async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }
+
+#[tokio::test]
+async fn a_pause_of_a_group_that_has_ended_leaves_no_row() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let ann = operator();
+    by_hand(
+        pool,
+        "insert into seriatim.group_setting (queue, group_id, paused_at, paused_until, out_of_attempts) \
+         select 'q', 'over ' || n, now() - interval '2 s', now() - interval '1 s', null \
+         from generate_series(1, 1500) n
+         union all values ('q', 'until', now(), now() + interval '1 h', null), \
+           ('q', 'z has a policy', now() - interval '2 s', now() - interval '1 s', 'halt')",
+    )
+    .await;
+    ann.pause_group(pool, "other", "by hand").await.unwrap();
+    ann.pause_group(pool, "q", "for a moment").await.unwrap();
+    ann.unpause_group(pool, "q", "for a moment").await.unwrap();
+    let left = async || -> Vec<String> {
+        value(
+            pool,
+            "select array_agg(group_id order by group_id) from seriatim.group_setting \
+                     where group_id not like 'over %'",
+        )
+        .await
+    };
+    assert_eq!(left().await, ["by hand", "until", "z has a policy"]);
+    client.run_maintenance(pool, queue("q")).await.unwrap();
+    assert_eq!(left().await, ["by hand", "until", "z has a policy"]);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.group_setting").await, 3);
+}

@@ -357,3 +357,42 @@ async fn a_group_with_parked_jobs_alone_is_listed() {
     assert_eq!(names(&client.groups(pool, "q", &parked).await.unwrap()), ["g"]);
     assert_eq!(client.queues(pool).await.unwrap()[0].groups.parked.count, 1);
 }
+
+/// A worker or a receiver that is gone is not taken for one that is busy.
+#[tokio::test]
+async fn a_claim_that_lapsed_is_none_that_runs() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for group in ["lost", "busy"] {
+        enqueue(pool, "q", group, "a").await;
+    }
+    client.enqueue(pool, NewJob::new("q", &"a")).await.unwrap();
+    assert_eq!(client.receive(pool, Receive::new("q").max(3)).await.unwrap().len(), 3);
+    let q = async || client.queues(pool).await.unwrap().remove(0);
+    let of = q().await;
+    assert_eq!((of.groups.running.count, of.lapsed.count, of.lapsed_since), (2, 0, None));
+    by_hand(
+        pool,
+        "update seriatim.queue_group set ready_at = now() - interval '90 s';
+         update seriatim.job set lease_until = now() - interval '60 s' where group_id is null",
+    )
+    .await;
+    // A session holds one of them, whatever its lease is.
+    let mut hold = pool.begin().await.unwrap();
+    sqlx::query("select 1 from seriatim.queue_group where group_id = 'busy' for no key update")
+        .execute(&mut *hold)
+        .await
+        .unwrap();
+    let of = q().await;
+    assert_eq!([of.groups.running, of.groups.lapsed, of.lapsed].map(|n| n.count), [1, 1, 2]);
+    assert_eq!(of.jobs.started.count, 3);
+    assert!(of.lapsed_since.is_some_and(|at| Utc::now() - at > chrono::TimeDelta::seconds(85)));
+    for (group, state) in [("lost", GroupState::Lapsed), ("busy", GroupState::Running)] {
+        let filter = GroupFilter::default().state(state);
+        assert_eq!(names(&client.groups(pool, "q", &filter).await.unwrap()), [group]);
+        let one = client.group(pool, "q", group).await.unwrap().unwrap();
+        assert_eq!((one.state, one.stopped_at.is_some()), (state, state == GroupState::Lapsed));
+    }
+    hold.rollback().await.unwrap();
+    assert_eq!(q().await.groups.lapsed.count, 2);
+}

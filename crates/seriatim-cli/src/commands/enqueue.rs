@@ -22,10 +22,12 @@ pub(crate) async fn run(session: &Session, enqueue: Enqueue) -> Result<(), Failu
         tx.commit().await?;
     }
     let (id, duplicate) = (enqueued.id(), enqueued.is_duplicate());
-    let sentence = if duplicate {
-        format!("a duplicate of job {id}, nothing was enqueued")
-    } else {
-        format!("job {id} is enqueued")
+    // The id of a preview goes with its transaction; that of an earlier job stays.
+    let id = (!session.dry_run || duplicate).then_some(id);
+    let sentence = match id {
+        Some(id) if duplicate => format!("a duplicate of job {id}, nothing was enqueued"),
+        Some(id) => format!("job {id} is enqueued"),
+        None => String::from("1 job is enqueued"),
     };
     let data = json!({"action": "enqueue", "job": id, "duplicate": duplicate});
     session.tell(&Effect::new(sentence, 1, data))

@@ -8,11 +8,11 @@ use crate::args::{Lane, MOST_JOBS};
 use crate::commands::groups::tries;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{in_commands, since, visible};
+use crate::output::text::{explained, since, visible};
 use crate::output::{json, json_line, line};
 use crate::session::Session;
 
-/// Explains a job in one sentence.
+/// Explains a job in a few sentences.
 pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
     let explanation = session.client.explain_job(&session.pool, id).await?;
     let explanation = explanation.ok_or_else(|| no_such_job(id))?;
@@ -22,7 +22,8 @@ pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
         return json_line(&value);
     }
     let (queue, group) = (Some(&*explanation.queue), explanation.group.as_deref());
-    line(&visible(&in_commands(&explanation.to_string(), queue, group)))
+    let (sentence, advice) = (explanation.to_string(), explanation.advice());
+    line(&visible(&explained(&sentence, advice.as_deref(), queue, group)))
 }
 
 pub(crate) fn no_such_job(id: i64) -> Failure {
@@ -31,7 +32,7 @@ pub(crate) fn no_such_job(id: i64) -> Failure {
     ))
 }
 
-/// Shows one group: the sentence, then its jobs in the order in which they run.
+/// Shows one group: its explanation, then its jobs in the order in which they run.
 pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> {
     let Lane { queue, group, jobs: limit } = lane;
     let overview = session.client.group(&mut *session.read().await?, queue, group).await?;
@@ -55,7 +56,8 @@ pub(crate) async fn lane(session: &Session, lane: &Lane) -> Result<(), Failure> 
         });
         return json_line(&lane);
     }
-    line(&visible(&in_commands(&sentence, Some(queue), Some(group))))?;
+    let advice = explanation.advice();
+    line(&visible(&explained(&sentence, advice.as_deref(), Some(queue), Some(group))))?;
     if jobs.is_empty() {
         return Ok(());
     }

@@ -60,10 +60,12 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the attempts so far, with the limit if the job has one.
+/// Returns the attempts so far, with the limit if the job has one, and with the number of those
+/// that count if not all do.
 pub(crate) fn tries(info: AttemptInfo) -> String {
     match info.of {
-        Some(limit) => format!("{} of {limit}", info.attempt),
+        Some(limit) if info.counted == info.attempt => format!("{} of {limit}", info.attempt),
+        Some(limit) => format!("{} ({} of {limit})", info.attempt, info.counted),
         None => info.attempt.to_string(),
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::admin::{Cancelled, Moved, Operation};
+use seriatim::explain::JobExplanation;
 use seriatim::{ControlError, Job};
 use sqlx::PgConnection;
 
@@ -16,7 +17,7 @@ use crate::commands::groups::tries;
 use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, in_commands, in_words, since, visible};
+use crate::output::text::{clock, count, explained, in_words, since, visible};
 use crate::output::{self, json, json_line, line};
 use crate::session::Session;
 
@@ -40,6 +41,7 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
     let client = if with_data { &session.carrying } else { &session.client };
     let job = client.job(&mut *session.read().await?, id).await?.ok_or_else(|| no_such_job(id))?;
     let explanation = session.client.explain_job(&session.pool, id).await?;
+    let advice = explanation.as_ref().and_then(JobExplanation::advice);
     let sentence = explanation.map(|explanation| explanation.to_string());
     let operations = client.job_operations(&mut *session.read().await?, id).await?;
     if session.json() {
@@ -49,7 +51,8 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
         return json_line(&value);
     }
     if let Some(sentence) = sentence {
-        let sentence = in_commands(&sentence, Some(&job.queue), job.group.as_deref());
+        let (queue, group) = (Some(&*job.queue), job.group.as_deref());
+        let sentence = explained(&sentence, advice.as_deref(), queue, group);
         line(&visible(&sentence))?;
     }
     for (field, value) in fields(&job, with_data) {
@@ -174,7 +177,11 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let retried = session.operator.retry(conn, id).await?;
         let word = format!("is {retried}");
-        Ok((word, json!({"action": "retry", "job": id, "overtaken": retried.overtaken})))
+        let data = json!({
+            "action": "retry", "job": id, "overtaken": retried.overtaken,
+            "dead_letter_of": retried.dead_letter_of,
+        });
+        Ok((word, data))
     };
     each(session, ids, act).await
 }
@@ -247,11 +254,22 @@ async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
         data["to"] = to.as_str().into();
         let warnings: Vec<_> =
             stops::left(session, &moved).await?.into_iter().chain(doubt.clone()).collect();
-        let sentences =
-            iter::once(format!("queue {to:?}: {moved}")).chain(warnings.iter().cloned());
-        let sentence = sentences.collect::<Vec<_>>().join("; ");
+        let told = |ids: &str| {
+            let moved = format!("queue {to:?}: {moved}{ids}");
+            iter::once(moved).chain(warnings.iter().cloned()).collect::<Vec<_>>().join("; ")
+        };
+        // A preview has no ids of new jobs: they go with its transaction.
+        let mut without_ids = data.clone();
+        for moved in without_ids["jobs"].as_array_mut().into_iter().flatten() {
+            moved["new_job"] = Value::Null;
+        }
+        let new_id = match &*moved.jobs {
+            [one] => format!("; its id is {} now", one.new_job),
+            _ => String::new(),
+        };
         let asks = moved.jobs.len() > 1 || !warnings.is_empty();
-        Ok(Effect { sentence, asks, data, preview: None })
+        let preview = Some((told(""), without_ids));
+        Ok(Effect { sentence: told(&new_id), asks, data, preview })
     };
     session.change(act).await?;
     let stays = |id| {

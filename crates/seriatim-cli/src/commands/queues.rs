@@ -42,6 +42,7 @@ fn groups(groups: &GroupCounts) -> String {
     words(&[
         (groups.ready, "ready"),
         (groups.running, "running"),
+        (groups.lapsed, "lapsed"),
         (groups.resting, "resting"),
         (groups.halted, "halted"),
         (groups.paused, "paused"),
@@ -66,6 +67,10 @@ fn note(queue: &QueueOverview) -> String {
     }
     if queue.unserved_since().is_some() {
         notes.push(String::from("no living processor or receiver serves it"));
+    }
+    if queue.lapsed.count > 0 {
+        let claims = number(queue.lapsed);
+        notes.push(format!("{claims} of its claims lapsed, and nobody has taken them over"));
     }
     if !queue.dead_letters_of.is_empty() {
         let sources: Vec<_> =

@@ -11,7 +11,7 @@ use crate::change::Effect;
 use crate::commands::enqueue::parse;
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, in_commands, in_words, number, program, shell};
+use crate::output::text::{clock, explained, in_words, number, program, shell};
 use crate::output::{json, json_line};
 use crate::session::Session;
 
@@ -70,7 +70,8 @@ async fn why_empty(session: &Session, queue: &str, group: Option<&str>) -> Resul
     }
     if let Some(group) = group {
         let explanation = session.client.explain_group(&session.pool, queue, group).await?;
-        let sentence = in_commands(&explanation.to_string(), Some(queue), Some(group));
+        let (sentence, advice) = (explanation.to_string(), explanation.advice());
+        let sentence = explained(&sentence, advice.as_deref(), Some(queue), Some(group));
         return Ok(format!("{nothing}: {sentence}"));
     }
     let (jobs, groups) = (overview.jobs, overview.groups);

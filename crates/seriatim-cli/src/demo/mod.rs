@@ -3,6 +3,7 @@
 mod recorder;
 mod shop;
 
+use std::env;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use seriatim_web::{Access, Auth, Config};
 
 use crate::commands::serve;
 use crate::failure::Failure;
+use crate::output::text::shell;
 use crate::output::{json_line, line};
 
 /// How long running handlers have when the demo ends.
@@ -22,15 +24,15 @@ const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Commands that a person may try, besides the address of the page.
 const TRY: [&str; 9] = [
-    "seriatim queues",
-    "seriatim groups orders --sort wait",
-    "seriatim lane orders customer-13       # halted: why, and what waits behind it",
-    "seriatim lane orders customer-17       # hangs: seriatim job abort ID",
-    "seriatim lane orders customer-11       # a transaction was left open: its session is named",
-    "seriatim groups webhooks --state paused",
-    "seriatim tail orders",
-    "seriatim doctor                        # finds a queue that nobody serves",
-    "seriatim job skip ID                   # the job that halts customer-13",
+    "queues",
+    "groups orders --sort wait",
+    "lane orders customer-13       # halted: why, and what waits behind it",
+    "lane orders customer-17       # hangs: job abort ID",
+    "lane orders customer-11       # a transaction was left open: its session is named",
+    "groups webhooks --state paused",
+    "tail orders",
+    "doctor                        # finds a queue that nobody serves",
+    "job skip ID                   # the job that halts customer-13",
 ];
 
 /// Runs the demo.
@@ -51,8 +53,9 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
         line(&format!("A small shop runs on a private PostgreSQL {}.\n", server.version()))?;
         line(&format!("  {page}\n"))?;
         line(&format!("  export DATABASE_URL='{url}'"))?;
+        let program = called_as();
         for command in TRY {
-            line(&format!("  {command}"))?;
+            line(&format!("  {program} {command}"))?;
         }
         line("\nCtrl-C ends it, and leaves nothing behind.")?;
     }
@@ -63,4 +66,12 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
     database.remove().await.map_err(failed("remove the database"))?;
     drop(server);
     Ok(())
+}
+
+/// Returns the program as it was called: `cargo run` calls it by its path, and it need not be
+/// installed.
+fn called_as() -> String {
+    let program = env::args_os().next().unwrap_or_default();
+    let program = program.to_string_lossy();
+    if program.is_empty() { String::from("seriatim") } else { shell(&program) }
 }

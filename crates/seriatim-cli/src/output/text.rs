@@ -108,13 +108,8 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 }
 
 /// Returns a sentence of the library that names commands of this program instead of calls. Text in
-/// quotes stays: names of queues and groups. Text before the advice stays too: it may repeat the
-/// error of a job.
+/// quotes stays: names of queues and groups.
 pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&str>) -> String {
-    let (why, advice) = match sentence.split_once("To do: ") {
-        Some((why, advice)) => (format!("{why}To do: "), advice),
-        None => (String::new(), sentence),
-    };
     let queue = queue.map_or_else(|| String::from("QUEUE"), shell);
     let group = group.map_or_else(|| String::from("GROUP"), shell);
     let program = program();
@@ -129,28 +124,61 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
         (", or raise the limit with Client::data_limit", String::new()),
     ];
     let named = |part: &str| {
-        let part =
-            calls.iter().fold(part.to_owned(), |text, (call, command)| text.replace(call, command));
-        ["retry", "skip", "cancel", "abort", "run_now", "redrive", "discard"]
-            .iter()
-            .fold(part, |text, verb| with_job(&text, verb))
+        let part = calls.iter().fold(part.to_owned(), |text, (call, command)| {
+            let text = text.replace(&format!("Call {call}"), &format!("Run {command}"));
+            text.replace(&format!("call {call}"), &format!("run {command}")).replace(call, command)
+        });
+        VERBS.iter().fold(part, |text, verb| with_job(&text, verb))
     };
     // Every second part is in quotes. A quote that is escaped is one of a name, too.
     let mut quoted = false;
-    let parts = advice.split_inclusive('"').map(|part| {
+    let parts = sentence.split_inclusive('"').map(|part| {
         let shown = if quoted { part.to_owned() } else { named(part) };
         if !part.ends_with("\\\"") {
             quoted = !quoted;
         }
         shown
     });
-    why + &parts.collect::<String>()
+    parts.collect()
 }
 
-/// Returns the text with `retry job 1` or `retry 1` as the command for it.
+/// The library's verbs for a job, which are commands too.
+const VERBS: [&str; 7] = ["retry", "skip", "cancel", "abort", "run_now", "redrive", "discard"];
+
+/// Returns an explanation whose advice, at its end, names commands. Text before that stays: it may
+/// repeat the error of a job.
+pub(crate) fn explained(
+    sentence: &str,
+    advice: Option<&str>,
+    queue: Option<&str>,
+    group: Option<&str>,
+) -> String {
+    let Some((facts, advice)) =
+        advice.and_then(|advice| Some((sentence.strip_suffix(advice)?, advice)))
+    else {
+        return sentence.to_owned();
+    };
+    // `skip it` is about the job that was named before.
+    let job = advice.split_once("job ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()));
+    let advice = match job.and_then(|mut parts| parts.next()).filter(|id| !id.is_empty()) {
+        Some(id) => VERBS.iter().fold(advice.to_owned(), |text, verb| {
+            text.replace(&format!("{verb} it"), &format!("{verb} job {id}"))
+        }),
+        None => advice.to_owned(),
+    };
+    facts.to_owned() + &in_commands(&advice, queue, group)
+}
+
+/// Returns the text with `retry job 1` or `retry 1` as the command for it. A sentence that begins
+/// so begins with `Run` then.
 fn with_job(text: &str, verb: &str) -> String {
+    let capital = format!("{}{} ", verb[..1].to_uppercase(), &verb[1..]);
+    let text = match text.strip_prefix(&capital) {
+        Some(rest) if rest.starts_with("job ") => format!("Run {verb} {rest}"),
+        _ => text.to_owned(),
+    };
     let mut done = String::new();
-    let mut rest = text;
+    let mut rest = &*text;
     while let Some((before, after)) = rest.split_once(&format!("{verb} ")) {
         done.push_str(before);
         let id = after.strip_prefix("job ").unwrap_or(after);
@@ -171,7 +199,7 @@ fn with_job(text: &str, verb: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{in_commands, in_words, shell, visible};
+    use super::{explained, in_commands, in_words, shell, visible};
 
     #[test]
     fn control_characters_and_directions_are_escaped() {
@@ -202,16 +230,21 @@ mod tests {
     #[test]
     fn advice_names_commands() {
         let in_q = |sentence| in_commands(sentence, Some("q"), Some("two words"));
+        let explained = |facts: &str, advice: &str| {
+            let sentence = format!("{facts} {advice}");
+            explained(&sentence, Some(advice), Some("q"), Some("two words"))
+        };
         assert_eq!(
-            in_q(
-                "job 1 of group \"run_now\" failed (retry job 7). To do: unpause_group lets it go on"
+            explained(
+                "Job 1 of group \"run_now\" failed: retry job 7.",
+                "Call unpause_group to let the group go on."
             ),
-            "job 1 of group \"run_now\" failed (retry job 7). \
-             To do: `seriatim resume q 'two words'` lets it go on"
+            "Job 1 of group \"run_now\" failed: retry job 7. \
+             Run `seriatim resume q 'two words'` to let the group go on."
         );
         assert_eq!(
-            in_q("To do: mend its cause and retry job 1, or skip job 1 to go on without it"),
-            "To do: mend its cause and `seriatim job retry 1`, or `seriatim job skip 1` to go on without it"
+            explained("It failed.", "Retry job 1 when the cause is fixed, or skip it."),
+            "It failed. Run `seriatim job retry 1` when the cause is fixed, or `seriatim job skip 1`."
         );
         assert_eq!(
             in_commands(
@@ -220,10 +253,6 @@ mod tests {
                 None
             ),
             "group \"a \\\" unhalt_group\" is not paused (`seriatim unhalt QUEUE GROUP` ends a halt)"
-        );
-        assert_eq!(
-            in_q("To do: mend its cause and redrive job 1, or discard job 1 to give it up"),
-            "To do: mend its cause and `seriatim job redrive 1`, or `seriatim job discard 1` to give it up"
         );
         assert_eq!(in_q("run_now job 5; retry it"), "`seriatim job run-now 5`; retry it");
     }

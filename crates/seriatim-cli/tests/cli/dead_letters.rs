@@ -47,7 +47,7 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
         "{explained}"
     );
     let advice = format!(
-        "To do: mend its cause and `seriatim job redrive {last}`, or `seriatim job discard {last}`"
+        "Run `seriatim job redrive {last}` when the cause is fixed, or `seriatim job discard {last}`."
     );
     assert!(explained.contains(&advice) && !explained.contains("serves"), "{explained}");
     let lane = cli.ends(DONE, &["lane", "dead", "ann"]).await.out;
@@ -79,6 +79,16 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
         assert!(none.contains("none of them is a dead letter that is free"), "{none}");
     }
     assert_eq!(cli.status(of_bob.parse().unwrap()).await, JobStatus::Cancelled);
+
+    // Given up, it can be brought back to where it waited.
+    let retried = cli.ends(DONE, &["job", "retry", &of_bob]).await.out;
+    let words = format!(
+        "job {of_bob} is a dead letter of queue \"orders\" again, and waits in its dead-letter \
+         queue: `seriatim job redrive {of_bob}` to run it"
+    );
+    assert!(retried.contains(&words), "{retried}");
+    let redriven = cli.ends(DONE, &["job", "redrive", &of_bob]).await.out;
+    assert!(redriven.contains("1 of them from"), "{redriven}");
     cli.remove().await;
 }
 

@@ -229,3 +229,19 @@ async fn a_blocked_lane_is_named_with_the_session_that_blocks_it() {
     open.rollback().await.unwrap();
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn doctor_finds_claims_of_a_receiver_that_is_gone() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    cli.ends(DONE, &["receive", "orders"]).await;
+    let over = "update seriatim.queue_group set ready_at = now() - interval '90 s'";
+    sqlx::query(over).execute(cli.database.pool()).await.unwrap();
+    let found = cli.ends(ERROR, &["doctor"]).await.out;
+    assert!(found.contains("PROBLEM  claims: queue \"orders\" has claims"), "{found}");
+    let groups = cli.ends(DONE, &["groups", "orders", "--state", "lapsed"]).await.out;
+    assert!(groups.contains("ann") && groups.contains("lapsed"), "{groups}");
+    let queues = cli.ends(DONE, &["queues"]).await.out;
+    assert!(queues.contains("1 lapsed") && queues.contains("nobody has taken"), "{queues}");
+    cli.remove().await;
+}

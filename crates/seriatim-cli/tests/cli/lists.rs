@@ -30,7 +30,7 @@ async fn lists_show_queues_groups_and_jobs() {
     cli.ends(NOTHING, &["groups", "orders", "--state", "halted"]).await;
 
     let lane = cli.ends(DONE, &["lane", "orders", "ann"]).await;
-    assert!(lane.out.contains(&format!("job {first} of group \"ann\"")), "{}", lane.out);
+    assert!(lane.out.contains(&format!("Job {first} of group \"ann\"")), "{}", lane.out);
     let lane = cli.json(&["lane", "orders", "ann"]).await;
     assert_eq!(lane[0]["jobs"][1]["id"], second);
     cli.ends(NOTHING, &["lane", "orders", "nobody"]).await;
@@ -112,7 +112,7 @@ async fn a_job_shows_who_did_what_with_it() {
 }
 
 #[tokio::test]
-async fn attempts_are_not_shown_beyond_their_limit() {
+async fn attempts_before_a_retry_are_told_from_those_that_count() {
     let cli = Cli::new().await;
     let enqueue = ["enqueue", "orders", "--group", "ann", "--max-attempts", "1"];
     let job = cli.json(&enqueue).await[0]["job"].to_string();
@@ -122,10 +122,10 @@ async fn attempts_are_not_shown_beyond_their_limit() {
     for args in [&["job", "show", &job][..], &["job", "list", "orders"], &["lane", "orders", "ann"]]
     {
         let shown = cli.ends(DONE, args).await.out;
-        assert!(shown.contains("2 of 2"), "{args:?}: {shown}");
+        assert!(shown.contains("2 (1 of 1)"), "{args:?}: {shown}");
     }
-    assert!(cli.ends(DONE, &["groups", "orders"]).await.out.contains("2 of 2"));
-    assert!(cli.ends(DONE, &["explain", &job]).await.out.contains("attempt 2 of 2"));
+    assert!(cli.ends(DONE, &["groups", "orders"]).await.out.contains("2 (1 of 1)"));
+    assert!(cli.ends(DONE, &["explain", &job]).await.out.contains("attempt 2, 1 of 1 that count"));
     cli.remove().await;
 }
 

@@ -26,6 +26,11 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     cli.enqueue("known").await;
     let dry = cli.json(&[&moving[..], &["--dry-run"]].concat()).await;
     assert_eq!((&dry[0]["groups"], &dry[0]["jobs"][2]["job"]), (&json!(2), &json!(3)));
+    // The ids of new jobs would be other ones.
+    assert_eq!(dry[0]["jobs"][2]["new_job"], json!(null));
+    let one = ["job", "move", &ids[0], "--to", "orders", "--dry-run"];
+    let one = cli.ends(DONE, &one).await.out;
+    assert!(one.contains(&format!("job {} is in queue \"orders\" now", ids[0])), "{one}");
     // Each that cannot be moved is told.
     let some = ["job", "move", "4711", &ids[1], "--to", "orders", "--dry-run"];
     let some = cli.ends(ERROR, &some).await;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use seriatim::{JobStatus, OutOfAttempts};
 
-use crate::support::{Cli, DONE, NOTHING, USAGE};
+use crate::support::{Cli, DONE, NOTHING, REFUSED, USAGE};
 
 #[tokio::test]
 async fn a_script_enqueues_receives_and_acks() {
@@ -12,13 +12,16 @@ async fn a_script_enqueues_receives_and_acks() {
     std::fs::write(&file, r#"{"from": "file"}"#).unwrap();
     let argument = format!("@{}", file.display());
     let enqueue = ["enqueue", "orders", "--group", "ann", "--data", &argument];
-    cli.ends(DONE, &[&enqueue[..], &["--dry-run"]].concat()).await;
+    let preview = cli.ends(DONE, &[&enqueue[..], &["--dry-run"]].concat()).await.out;
+    assert!(preview.contains(": 1 job is enqueued"), "{preview}");
     cli.ends(NOTHING, &["receive", "orders"]).await;
     let first = cli.json(&enqueue).await[0]["job"].clone();
     std::fs::remove_file(&file).unwrap();
     let enqueue = ["enqueue", "orders", "--dedup-id", "x", "--data", "-7"];
     assert_eq!(cli.json(&enqueue).await[0]["duplicate"], false);
     assert_eq!(cli.json(&enqueue).await[0]["duplicate"], true);
+    let duplicate = cli.json(&[&enqueue[..], &["--dry-run"]].concat()).await;
+    assert!(duplicate[0]["job"].is_i64(), "it is there: {duplicate:?}");
     let bad = cli.ends(USAGE, &["enqueue", "orders", "--data", "{secret}"]).await;
     assert!(!bad.err.contains("secret}"), "{}", bad.err);
 
@@ -27,7 +30,8 @@ async fn a_script_enqueues_receives_and_acks() {
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["extend", receipt, "5m"]).await;
     cli.ends(DONE, &["nack", receipt, "--delay", "0s", "--error", "the bank is closed"]).await;
-    cli.ends(NOTHING, &["ack", receipt]).await;
+    let stale = cli.ends(REFUSED, &["ack", receipt]).await.err;
+    assert!(stale.contains("stale"), "{stale}");
     let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;

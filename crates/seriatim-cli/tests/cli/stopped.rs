@@ -137,3 +137,30 @@ async fn a_pause_of_a_queue_that_nobody_names_wants_a_yes() {
     cli.ends(NOTHING, &["queues"]).await;
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn a_paused_group_without_jobs_shows_its_pause() {
+    let cli = Cli::new().await;
+    cli.ends(NOTHING, &["lane", "orders", "bob"]).await;
+    cli.ends(DONE, &["pause", "orders", "bob", "--yes", "--reason", "the bank moves"]).await;
+    let lane = cli.ends(DONE, &["lane", "orders", "bob"]).await.out;
+    assert!(lane.contains("has no unfinished job") && lane.contains("the bank moves"), "{lane}");
+    assert!(lane.contains("`seriatim resume orders bob`"), "{lane}");
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_group_that_no_worker_has_adopted_is_parked() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.ends(DONE, &["park", "orders", "ann", "--yes"]).await;
+    let queue = QueueOptions::new("orders");
+    cli.client.run_maintenance(cli.database.pool(), queue).await.unwrap();
+    assert_eq!(cli.status(first).await, JobStatus::Failed);
+    assert_eq!(cli.status(second).await, JobStatus::Parked);
+    let third = cli.enqueue("ann").await;
+    let received = cli.json(&["receive", "orders"]).await;
+    assert_eq!(received[0]["id"], third);
+    cli.ends(NOTHING, &["park", "orders", "nobody", "--yes"]).await;
+    cli.remove().await;
+}

@@ -163,7 +163,7 @@ impl<'a> Buttons<'a> {
                 let (queue, group) = (queue.to_owned(), overview.group.clone());
                 self.add(&Action::Unhalt { queue, group });
             }
-            (GroupState::Running, _, Some(head)) => {
+            (GroupState::Running | GroupState::Lapsed, _, Some(head)) => {
                 self.add(&Action::Cancel { job: head });
                 self.add(&Action::Abort { job: head });
             }

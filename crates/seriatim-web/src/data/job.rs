@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use seriatim::explain::JobExplanation;
+use seriatim::explain::{AttemptInfo, JobExplanation};
 use seriatim::{AttemptRecord, Failure, Job, JobStatus};
 
 use crate::app::App;
@@ -22,8 +22,8 @@ pub(crate) struct JobView {
     pub(crate) priority: u8,
     pub(crate) attempts: u32,
     pub(crate) max_attempts: Option<u32>,
-    /// The limit, with the attempts that do not count included.
-    pub(crate) attempt_limit: Option<u32>,
+    /// The last attempt, and the number of those that count.
+    pub(crate) attempt: AttemptInfo,
     pub(crate) run_at: DateTime<Utc>,
     pub(crate) expires_at: Option<DateTime<Utc>>,
     pub(crate) created_at: DateTime<Utc>,
@@ -42,7 +42,7 @@ pub(crate) struct JobView {
 impl JobView {
     pub(crate) fn new(job: Job, show_data: bool) -> Self {
         Self {
-            attempt_limit: job.attempt().of,
+            attempt: job.attempt(),
             id: job.id,
             queue: job.queue,
             moved_from: job.moved_from,

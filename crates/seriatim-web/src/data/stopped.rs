@@ -40,7 +40,7 @@ pub(crate) struct UnservedQueue {
 
 /// Returns the work that stands in all queues.
 pub(crate) async fn stopped(app: &App) -> Result<Stopped, WebError> {
-    let states = [GroupState::Halted, GroupState::Paused, GroupState::Parked];
+    let states = [GroupState::Lapsed, GroupState::Halted, GroupState::Paused, GroupState::Parked];
     let all = queues(app).await?;
     let paused = all.iter().filter_map(|queue| queue.paused.clone()).collect();
     let unserved = all.iter().filter_map(|queue| {
@@ -97,6 +97,7 @@ async fn in_states(
 
 fn any(queue: &QueueOverview, state: GroupState) -> bool {
     let count = match state {
+        GroupState::Lapsed => queue.groups.lapsed,
         GroupState::Halted => queue.groups.halted,
         GroupState::Paused => queue.groups.paused,
         _ => queue.groups.parked,

@@ -1,6 +1,7 @@
 //! A job in a line, on several pages.
 
 use seriatim::JobStatus;
+use seriatim::explain::AttemptInfo;
 
 use crate::data::{JobView, shown};
 use crate::pages::url::lane_url;
@@ -31,7 +32,7 @@ impl JobLine {
             id: job.id,
             state,
             name: job.name.as_deref().map(shown).unwrap_or_default(),
-            attempt: attempt(job.attempts, job.attempt_limit),
+            attempt: attempt(job.attempt),
             created: When::new(job.created_at),
             due: When::new(job.run_at),
             queue: shown(&job.queue),
@@ -42,10 +43,6 @@ impl JobLine {
 }
 
 /// Returns the attempts so far, with the limit if there is one.
-pub(crate) fn attempt(attempts: u32, limit: Option<u32>) -> String {
-    match (attempts, limit) {
-        (0, _) => String::from("no attempt yet"),
-        (attempts, Some(limit)) => format!("attempt {attempts} of {limit}"),
-        (attempts, None) => format!("attempt {attempts}"),
-    }
+pub(crate) fn attempt(info: AttemptInfo) -> String {
+    if info.attempt == 0 { String::from("no attempt yet") } else { info.to_string() }
 }

@@ -58,7 +58,7 @@ impl RowView {
         };
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
-            (head, name, attempt(group.attempts, group.attempt().of))
+            (head, name, attempt(group.attempt()))
         });
         Self {
             url: lane_url(&row.queue, &group.group),

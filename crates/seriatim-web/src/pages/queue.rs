@@ -18,9 +18,10 @@ pub(crate) fn route() -> Router<Shared> {
     Router::new().route("/queue", get(show))
 }
 
-const STATES: [(&str, &str); 7] = [
+const STATES: [(&str, &str); 8] = [
     ("", "any state"),
     ("running", "running"),
+    ("lapsed", "lapsed"),
     ("ready", "ready"),
     ("resting", "resting"),
     ("halted", "halted"),

@@ -93,6 +93,7 @@ impl QueueRow {
                 .map(|paused| PauseView::new(paused.since, paused.reason.as_deref(), paused.until)),
             groups: vec![
                 counted("running", groups.running),
+                counted("lapsed", groups.lapsed),
                 counted("ready", groups.ready),
                 counted("resting", groups.resting),
                 counted("halted", groups.halted),

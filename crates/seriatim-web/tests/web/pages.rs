@@ -202,7 +202,7 @@ async fn what_nobody_serves_is_marked() {
     assert!(!get(page, "/queue?name=orders", VIC).await.body.contains(unserved));
     let lane = get(page, "/lane?queue=odrers&group=customer-1", VIC).await.body;
     assert!(
-        lane.contains(unserved) && lane.contains("no living processor or receiver serves"),
+        lane.contains(unserved) && lane.contains("No living processor or receiver serves"),
         "{lane}"
     );
     let lane = "/api/v1/lane?queue=odrers&group=customer-1";

@@ -42,6 +42,7 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
         show("long transactions", transactions::lockers(session).await)?;
         show("blocked lanes", work::blocked(session).await)?;
         show("processors", work::processors(session).await)?;
+        show("claims", work::claims(session).await)?;
         show("policies", work::policies(session).await)?;
         show("stopped", work::stopped(session).await)?;
     }

@@ -65,6 +65,35 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
     Ok(findings.or_fine(&format!("{count} alive, and every queue with due work is served")))
 }
 
+/// Looks for claims whose worker or receiver seems gone, and that nobody has taken over.
+pub(super) async fn claims(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("claims");
+    let now = session.now().await?;
+    for queue in session.client.queues(&mut *session.read().await?).await? {
+        let Some(over) = queue.lapsed_since else { continue };
+        let (name, quoted) = (&queue.queue, shell(&queue.queue));
+        let sentence = format!(
+            "queue {name:?} has claims whose lease or visibility is over, the first for {}, and nobody has taken \
+             them over: {}",
+            since(over, now),
+            number(queue.lapsed)
+        );
+        if queue.paused.is_some() {
+            findings.note(sentence, Some(format!("{} resume {quoted}", program())));
+            continue;
+        }
+        findings.problem(
+            sentence,
+            format!(
+                "start a processor or a receiver of that queue, or see why it takes no jobs; {} groups {quoted} \
+                 --state lapsed lists the groups",
+                program()
+            ),
+        );
+    }
+    Ok(findings.or_fine("none has lapsed without being taken over"))
+}
+
 /// Looks for options of processors that do not count, as the queues' settings say otherwise.
 pub(super) async fn policies(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("policies");
