@@ -229,8 +229,8 @@ impl ClaimedTurn {
         }
     }
 
-    /// Runs the handler until it returns or has to stop. Also returns whether the connection is in a
-    /// known state. A handler that did not stop within its wind-up is dropped.
+    /// Runs the handler until it returns or has to stop. Also returns whether the connection is in
+    /// a known state. A handler that did not stop within its wind-up is dropped.
     async fn run_until_stopped(
         &self,
         job: &mut ActiveJob,

@@ -18,7 +18,7 @@ use crate::store::ProcessorRow;
 pub(crate) struct MonitorThread {
     pub(crate) context: Arc<Context>,
     pub(crate) pool: PgPool,
-    /// What the process announces of itself.
+    /// The row by which the process announces itself.
     pub(crate) row: ProcessorRow,
     /// Whether it announces itself.
     pub(crate) presence: bool,

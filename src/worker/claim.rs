@@ -67,7 +67,8 @@ impl Worker {
         }
     }
 
-    /// Reports a claim that failed, and gives up what it may have hung on. Returns how long to wait.
+    /// Reports a claim that failed, and gives up what it may have hung on. Returns how long to
+    /// wait.
     fn back_off(&self, state: &mut WorkerState, error: &BackgroundError) -> Pause {
         self.vitals.record_failed_claim();
         let too_large = matches!(error, BackgroundError::TooSlow { .. });
@@ -236,7 +237,8 @@ impl Worker {
     }
 }
 
-/// Returns whether a claim shows a burst: many jobs, or more groups than workers that take one each.
+/// Returns whether a claim shows a burst: many jobs, or more groups than workers that take one
+/// each.
 fn shows_burst(claimed: &ClaimAnswer) -> bool {
     let grouped = || claimed.jobs.iter().any(|claim| claim.group.is_some());
     claimed.jobs.len() > 1 || (claimed.more && grouped())

@@ -14,7 +14,7 @@ use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
     Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, eventually,
-    handler_with, held_up, jobs_where, queue, until_jobs, value,
+    handler_with, held_up, jobs_where, queue, started, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -96,8 +96,7 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
         Ok(json!(null))
     });
     let builder = errors.of(Processor::builder(pool.clone()));
-    let running =
-        builder.queue(queue("q").concurrency(4), run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(queue("q").concurrency(4), run)).await;
     log.wait_for(200).await;
     pool.set_connect_options(new.url().parse().unwrap());
     drained(new.pool(), "q").await;
@@ -136,15 +135,13 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
     let (kept_gate, gate) = (Gate::default(), Gate::default());
     let pool = old.pool_with(PgPoolOptions::new().max_connections(16)).await.unwrap();
     let leased = queue("leased").hold(Hold::Lease(Duration::from_mins(10)));
-    let running = errors
-        .of(Processor::builder(pool.clone()))
-        .queue(leased, held_up(&log, &kept_gate))
-        .queue(queue("q").time_slice(Duration::ZERO), held_up(&Log::default(), &gate))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        errors
+            .of(Processor::builder(pool.clone()))
+            .queue(leased, held_up(&log, &kept_gate))
+            .queue(queue("q").time_slice(Duration::ZERO), held_up(&Log::default(), &gate)),
+    )
+    .await;
     let kept = enqueue(old.pool(), "leased", "g", "kept").await;
     log.wait_for(1).await;
     pool.set_connect_options(new.url().parse().unwrap());
@@ -173,7 +170,7 @@ async fn an_old_connection_that_comes_back_to_the_pool_costs_no_attempt() {
     let pool = old.pool_with(PgPoolOptions::new().max_connections(10)).await.unwrap();
     let builder = errors.of(Processor::builder(pool.clone()));
     let builder = builder.queue(queue("q").concurrency(8), held_up(&log, &gate));
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     enqueue(old.pool(), "q", "first", 0).await;
     log.wait_for(1).await;
     let mut of_application = Vec::new();
@@ -246,7 +243,7 @@ async fn a_late_outcome_is_recorded_where_the_job_was_claimed() {
     });
     let options = queue("q").timeout(Duration::from_secs(5)).retry(RetryPolicy::new(1));
     let builder = errors.of(Processor::builder(pool.clone()));
-    let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(options, run)).await;
     let id = enqueue(old.pool(), "q", "g", "late").await;
     log.wait_for(1).await;
     pool.set_connect_options(new.url().parse().unwrap());

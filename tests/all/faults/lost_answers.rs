@@ -10,6 +10,7 @@ use sqlx::Executor;
 
 use crate::support::{
     Log, by_hand, drained, eventually, handler_with, job_of, nothing_remains, processor, queue,
+    serve,
 };
 
 const LEASE: Duration = Duration::from_mins(10);
@@ -32,8 +33,7 @@ async fn runs_soon(group: Option<&str>) {
         Ok(json!(null))
     });
     let options = queue("q").hold(Hold::Lease(LEASE));
-    let _running =
-        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, options, run).await;
     let present = "select count(*) from seriatim.processor where presence_key is not null";
     eventually(pool, present, 1_i64).await;
     by_hand(pool, "alter system set synchronous_standby_names = 'nobody'").await;

@@ -8,7 +8,7 @@ use seriatim::{Hold, Processor};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::network::{Network, Weather};
-use crate::support::{Errors, Log, database, drained, handler_with, queue};
+use crate::support::{Errors, Log, database, drained, handler_with, queue, started};
 
 const JOBS: u32 = 80;
 /// 1 MiB each, which does not compress.
@@ -36,7 +36,7 @@ async fn large_jobs_drain_over_a_narrow_link() {
         .concurrency(16)
         .time_slice(Duration::from_secs(1));
     let builder = errors.of(Processor::builder(pool));
-    let running = builder.queue(q, run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(q, run)).await;
 
     drained(db.pool(), "q").await;
     running.shutdown(Duration::from_secs(5)).await;

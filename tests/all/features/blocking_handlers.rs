@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{database, drained, enqueue, handler, processor, queue};
+use crate::support::{database, drained, enqueue, handler, processor, queue, started};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handlers_that_block_every_thread_keep_their_holds() {
@@ -15,23 +15,21 @@ async fn handlers_that_block_every_thread_keep_their_holds() {
         enqueue(database.pool(), "q", &format!("g{n}"), n).await;
     }
     let seen = Arc::clone(&errors);
-    let _running = processor(&database, 4)
-        .await
-        .on_error(move |error| seen.lock().unwrap().push(error.to_string()))
-        .queue(
-            queue("q"),
-            handler(async |job, _| {
-                sqlx::query("select 1").execute(job.tx().await?).await?;
-                // Longer than a hold may go unseen: no check on this runtime could run.
-                std::thread::sleep(Duration::from_millis(1600));
-                Ok(json!(null))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 4)
+            .await
+            .on_error(move |error| seen.lock().unwrap().push(error.to_string()))
+            .queue(
+                queue("q"),
+                handler(async |job, _| {
+                    sqlx::query("select 1").execute(job.tx().await?).await?;
+                    // Longer than a hold may go unseen: no check on this runtime could run.
+                    std::thread::sleep(Duration::from_millis(1600));
+                    Ok(json!(null))
+                }),
+            ),
+    )
+    .await;
     drained(database.pool(), "q").await;
     let attempts: Vec<i32> = sqlx::query_scalar("select attempts from seriatim.job order by id")
         .fetch_all(database.pool())

@@ -10,7 +10,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, database, ended, eventually, handler_with, job, job_of, nothing_remains, processor, queue,
-    until_groups,
+    started, until_groups,
 };
 
 async fn act(job: &mut ActiveJob, data: Value, log: Log) -> Result<Value, JobError> {
@@ -52,7 +52,7 @@ async fn started(log: &Log, what: &str) {
 async fn a_job_that_waits_never_runs() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let _running = bench(&database, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, &log).await).await;
 
     // Behind a running one.
     let first = put(pool, job_of("q", "g", "finishes")).await;
@@ -91,7 +91,7 @@ async fn a_job_that_waits_never_runs() {
 async fn a_running_job_is_told_and_decides() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let _running = bench(&database, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, &log).await).await;
     let mut ids = Vec::new();
     for what in ["err", "panic", "finishes", "hangs"] {
         let job = job_of("q", what, what).max_attempts(3);
@@ -139,7 +139,7 @@ async fn a_request_in_a_transaction_counts_when_it_commits() {
         assert_eq!(cancelled, Cancelled::Now, "no worker is there yet");
         assert_eq!(job(&mut **tx, id).await.status, JobStatus::Cancelled);
     }
-    let _running = bench(&database, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, &log).await).await;
     // Their groups wait, other groups do not.
     let free = put(pool, job_of("q", "i", "quick")).await;
     ended(pool, free).await;
@@ -155,7 +155,7 @@ async fn a_request_in_a_transaction_counts_when_it_commits() {
 async fn a_request_about_a_locked_row_is_carried_out_later() {
     let database = database().await;
     let (pool, log, client) = (database.pool(), Log::default(), Client::default());
-    let _running = bench(&database, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, &log).await).await;
     let hour = Duration::from_hours(1);
     let ids = [
         put(pool, job_of("q", "g", "never").delay(hour)).await,

@@ -14,7 +14,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, eventually, handler, handler_with, job,
-    job_of, operator, processor, queue, until_jobs, value,
+    job_of, operator, processor, queue, started, until_jobs, value,
 };
 
 async fn set(pool: &PgPool, target: Option<&str>) -> Result<(), ConfigureError> {
@@ -43,15 +43,10 @@ async fn a_job_that_fails_for_good_runs_in_the_dead_letter_queue() {
     let good = enqueue(pool, "q", "g", "good").await;
     let alone = seriatim::NewJob::new("q", &"bad");
     let alone = seriatim::enqueue(pool, alone).await.unwrap().id();
-    let running = processor(&database, 10)
-        .await
-        .queue(fails, handles())
-        .queue(queue("dead"), handles())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        processor(&database, 10).await.queue(fails, handles()).queue(queue("dead"), handles()),
+    )
+    .await;
     for id in [bad, good, alone] {
         assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
     }

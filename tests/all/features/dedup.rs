@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 
 use crate::support::{
     by_hand, chain, database, eventually, handler, job, job_of, jobs_where, processor, queue,
-    until_jobs, value,
+    started, until_jobs, value,
 };
 
 const WAITING: &str = "select count(*) from pg_stat_activity \
@@ -192,15 +192,13 @@ async fn statements_with_the_same_ids_in_any_order_do_not_deadlock() {
 async fn an_id_outlives_its_job_and_not_its_window() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q").keep_succeeded(Retention::Never), handler(async |_, data| Ok(data)))
-        .maintenance_interval(Duration::from_millis(50))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 10)
+            .await
+            .queue(queue("q").keep_succeeded(Retention::Never), handler(async |_, data| Ok(data)))
+            .maintenance_interval(Duration::from_millis(50)),
+    )
+    .await;
     let id = first(put(pool, new("a")).await);
     until_jobs(pool, "true", 0).await;
     assert_eq!(put(pool, new("a")).await, Enqueued::Duplicate { id });

@@ -11,7 +11,9 @@ use seriatim::receive::Receive;
 use seriatim::{Client, EnqueueError, NameError, NewJob};
 use sqlx::PgPool;
 
-use crate::support::{chain, database, drained, handler, job, job_of, processor, queue, value};
+use crate::support::{
+    chain, database, drained, handler, job, job_of, processor, queue, serve, value,
+};
 
 async fn refused(pool: &PgPool, bad: NewJob) -> EnqueueError {
     let jobs = [job_of("q", "g", 0), job_of("q", "g", 1), bad];
@@ -139,14 +141,13 @@ async fn the_longest_names_of_the_widest_characters_work() {
     };
     let (name, group) = (wide(200), wide(400));
     assert_eq!((name.len(), group.len()), (800, 1600));
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue(&name), handler(async |job, data| Ok(json!([job.queue(), job.group(), data]))))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue(&name),
+        handler(async |job, data| Ok(json!([job.queue(), job.group(), data]))),
+    )
+    .await;
     // The index entries with queue, group and deduplication id are the longest.
     let scope = QueueSettings::new(&name).dedup_scope(DedupScope::Group);
     Client::default().configure_queue(pool, scope).await.unwrap();
@@ -168,14 +169,7 @@ async fn the_longest_names_of_the_widest_characters_work() {
 async fn the_extremes_that_are_allowed_work() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), handler(async |_, data| Ok(data))).await;
     let year = |year| Utc.with_ymd_and_hms(year, 12, 31, 23, 59, 59).unwrap();
     let odd = json!({ "": [1e300, -0.0, u64::MAX, "\u{10ffff}", "\\u0000", "\u{1}\u{7f}"] });
     let jobs = [

@@ -13,7 +13,7 @@ use seriatim::{
 
 use crate::support::{
     Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
-    operator, processor, queue,
+    operator, processor, queue, serve,
 };
 
 /// Fails for the data `"bad"`.
@@ -25,7 +25,7 @@ async fn start(database: &TestDatabase, options: QueueOptions, log: &Log) -> Run
         }
         Ok(Value::Null)
     });
-    processor(database, 4).await.queue(options, run).build().unwrap().start().await.unwrap()
+    serve(database, 4, options, run).await
 }
 
 fn is_expired(job: &Job, attempts: u32) {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
-    queue, value,
+    queue, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -45,7 +45,7 @@ async fn the_first_layer_is_the_outermost() {
         });
         let builder = processor(&database, 10).await.layer(Told("outer", log.clone()));
         let builder = builder.layer(Told("inner", log.clone())).queue(queue("q").hold(hold), run);
-        let _running = builder.build().unwrap().start().await.unwrap();
+        let _running = started(builder).await;
         let id = enqueue(database.pool(), "q", "g", 1).await;
         ended(database.pool(), id).await;
         let failed = "ends: false Some(\"error\") Some(\"not yet\")";
@@ -165,7 +165,7 @@ async fn a_layer_counts_to_the_timeout_of_its_job() {
         let builder = processor(&database, 10).await.layer(Hangs(log.clone()));
         let options = queue("q").hold(hold).timeout(Duration::from_millis(50));
         let run = handler(async |_, data| Ok(data));
-        let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+        let _running = started(builder.queue(options, run)).await;
         let job = job_of("q", "g", 1).max_attempts(1);
         let id = seriatim::enqueue(database.pool(), job).await.unwrap().id();
         let done = ended(database.pool(), id).await;
@@ -189,7 +189,7 @@ async fn every_enqueue_of_a_client_passes_its_layers() {
         Ok(data)
     });
     let builder = processor(&database, 10).await.client(&client);
-    let _running = builder.queue(queue("q"), run).build().unwrap().start().await.unwrap();
+    let _running = started(builder.queue(queue("q"), run)).await;
     client.enqueue(pool, job_of("a", "one", 1)).await.unwrap();
     client.enqueue_many(pool, [job_of("a", "many", 1)]).await.unwrap();
     client.enqueue_batch(pool, [job_of("a", "batch", 1)]).await.unwrap();
@@ -260,7 +260,7 @@ async fn each_ended_attempt_is_told_after_its_commit() {
         let (builder, mut events) = with_events(&database).await;
         let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold).retry(seriatim::RetryPolicy::new(2));
-        let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+        let _running = started(builder.queue(options, run)).await;
         let mut told = async |data: &str| {
             let job = job_of("q", "it's g", data).name("kind").reference("r-1");
             let id = seriatim::enqueue(pool, job).await.unwrap().id();
@@ -300,7 +300,7 @@ async fn a_hook_that_panics_stops_nothing() {
         let builder = processor(&database, 10).await.on_event(|_| panic!("in the hook"));
         let run = handler(async |job, data| act(job, data));
         let options = queue("q").hold(hold);
-        let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+        let _running = started(builder.queue(options, run)).await;
         for n in 0..5 {
             let id = enqueue(pool, "q", "g", n).await;
             assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
@@ -325,7 +325,7 @@ async fn a_success_that_was_not_recorded_is_not_told() {
     let (builder, mut events) = with_events(&database).await;
     let options =
         queue("q").hold(Hold::Lease(Duration::from_secs(30))).time_slice(Duration::from_secs(30));
-    let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(options, run)).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     let mut told = Vec::new();

@@ -7,7 +7,7 @@ use serde_json::json;
 use seriatim::receive::Receive;
 use seriatim::{Client, Hold, NewJob};
 
-use crate::support::{Log, database, handler_with, processor, queue};
+use crate::support::{Log, database, handler_with, processor, queue, serve};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -32,12 +32,7 @@ async fn handlers_see_the_headers_of_each_job() {
             log.add(serde_json::to_string(job.headers()).unwrap_or_default());
             Ok(data)
         });
-        let running = processor(&database, 10)
-            .await
-            .queue(queue("q").hold(hold), run)
-            .build()
-            .unwrap()
-            .start().await.unwrap();
+        let running = serve(&database, 10, queue("q").hold(hold), run).await;
         let seen = log.wait_for(4).await;
         let headers = |n: u32| json!({"traceparent": PARENT, "tenant": format!("\"{n}\" ü\n")});
         let expected = [headers(0), headers(1), json!({}), json!({"tenant": "sql"})];

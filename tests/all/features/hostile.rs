@@ -19,7 +19,7 @@ use sqlx::{PgPool, Row};
 use crate::sql::migrate::TABLES;
 use crate::support::{
     chain, database, enqueue, handler_with, job, job_when, jobs_where, operator, processor, queue,
-    value,
+    started, value,
 };
 
 mod texts;
@@ -237,7 +237,7 @@ async fn run(database: &TestDatabase, hold: Hold, cases: &[(Case, [i64; 3])]) {
             run,
         );
     }
-    let _running = running.build().unwrap().start().await.unwrap();
+    let _running = started(running).await;
     for (case, [echoed, failed, panicked]) in cases {
         let done = job_when(pool, *echoed, |job| job.status.is_final()).await;
         case.check(&done);

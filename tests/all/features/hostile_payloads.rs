@@ -15,7 +15,8 @@ use seriatim::{
 use sqlx::PgPool;
 
 use crate::support::{
-    chain, database, ended, handler, job, job_of, jobs_where, processor, queue, size, value,
+    chain, database, ended, handler, job, job_of, jobs_where, processor, queue, serve, size,
+    started, value,
 };
 
 const MB: usize = 1024 * 1024;
@@ -63,7 +64,7 @@ async fn megabytes_come_and_go_where_they_are_allowed() {
     let echo = || handler(async |_, data| Ok(data));
     let running = processor(&database, 20).await.client(&client).queue(queue("q"), echo());
     let running = running.queue(leased, echo()).queue(queue("bytes"), Mirror);
-    let _running = running.build().unwrap().start().await.unwrap();
+    let _running = started(running).await;
     let jobs = [
         NewJob::new("q", &large).group("g"),
         NewJob::new("leased", &large).group("g"),
@@ -141,8 +142,7 @@ async fn json_that_only_postgresql_can_read_harms_no_other_job() {
 
     let run = handler(async |_, data| Ok(data));
     let options = queue("q").hold(Hold::Transaction);
-    let _running =
-        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 10, options, run).await;
     assert_eq!(ended(pool, fine).await.result, Some(json!("fine")));
     for (id, json) in ids.iter().zip(odd) {
         let dead = ended(pool, *id).await;

@@ -8,7 +8,8 @@ use seriatim::{Client, Hold, Processor, ProcessorBuilder};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
-    Log, PATIENCE, database, drained, eventually, handler, handler_with, job_of, queue, value,
+    Log, PATIENCE, database, drained, eventually, handler, handler_with, job_of, queue, started,
+    value,
 };
 
 const QUEUES: [&str; 5] = ["a", "b", "it's c", "NULL", "e"];
@@ -41,7 +42,7 @@ async fn quiet(database: &TestDatabase) {
 
 async fn one_poll_serves_all(hold: Hold) {
     let (database, log) = (database().await, Log::default());
-    let _running = processor(&database, &log, hold).await.build().unwrap().start().await.unwrap();
+    let _running = started(processor(&database, &log, hold).await).await;
     let silent = Client::default().notify(false);
     for (n, name) in QUEUES.iter().enumerate() {
         // Each would have been there four times, or twice.
@@ -79,8 +80,7 @@ async fn a_worker_looks_by_itself_now_and_then() {
     let database = database().await;
     let one = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
     let handler = handler(async |_, _| Ok(Value::Null));
-    let _running =
-        Processor::builder(one).queue(queue("q"), handler).build().unwrap().start().await.unwrap();
+    let _running = started(Processor::builder(one).queue(queue("q"), handler)).await;
     let claims = "select exists (select from pg_stat_activity where datname = current_database() and query ~ 'claim_jobs' \
                   and query !~ 'pg_stat_activity' and query_start > clock_timestamp() - interval '2 s')";
     for claims_now in [true, false, true] {
@@ -91,14 +91,8 @@ async fn a_worker_looks_by_itself_now_and_then() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_presence_each_queue_looks_by_itself() {
     let (database, log) = (database().await, Log::default());
-    let _running = processor(&database, &log, Hold::Transaction)
-        .await
-        .presence(false)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running =
+        started(processor(&database, &log, Hold::Transaction).await.presence(false)).await;
     let silent = Client::default().notify(false);
     eventually(database.pool(), "select exists (select from seriatim.processor)", true).await;
     for (n, name) in QUEUES.iter().enumerate() {
@@ -118,8 +112,7 @@ async fn connections_go_back_to_the_pool_when_no_more_jobs_come() {
         Ok(Value::Null)
     });
     let builder = Processor::builder(pool.clone()).poll_interval(Duration::from_hours(1));
-    let _running =
-        builder.queue(queue("q").concurrency(8), handler).build().unwrap().start().await.unwrap();
+    let _running = started(builder.queue(queue("q").concurrency(8), handler)).await;
     for n in 0..50 {
         let jobs = (0..8).map(|g| job_of("q", &format!("g{g}"), n * 8 + g));
         seriatim::enqueue_many(database.pool(), jobs).await.unwrap();

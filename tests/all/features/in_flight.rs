@@ -11,7 +11,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
-    by_hand, database, drained, handler_with, job_of, jobs_where, nothing_remains, queue, value,
+    by_hand, database, drained, handler_with, job_of, jobs_where, nothing_remains, queue, started,
+    value,
 };
 
 const LIMIT: usize = 3;
@@ -55,7 +56,7 @@ async fn start(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
         let pool = PgPoolOptions::new().max_connections(4);
         let builder = Processor::builder(database.pool_with(pool).await.unwrap())
             .poll_interval(Duration::from_millis(50));
-        running.push(builder.queue(queue("q"), run).build().unwrap().start().await.unwrap());
+        running.push(started(builder.queue(queue("q"), run)).await);
     }
     running
 }

@@ -6,25 +6,23 @@ use chrono::{TimeDelta, Utc};
 use serde_json::json;
 use seriatim::{Client, NewJob};
 
-use crate::support::{by_hand, database, ended, handler, job, job_of, processor, queue, value};
+use crate::support::{
+    by_hand, database, ended, handler, job, job_of, processor, queue, serve, value,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_said_is_shown_to_people_and_handlers() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q"),
-            handler(async |job, _| {
-                Ok(json!([job.name(), job.reference(), job.priority(), job.content_type()]))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q"),
+        handler(async |job, _| {
+            Ok(json!([job.name(), job.reference(), job.priority(), job.content_type()]))
+        }),
+    )
+    .await;
     let expires_at = Utc::now() + TimeDelta::hours(1);
     let said = job_of("q", "g", 1)
         .name("post")

@@ -15,7 +15,7 @@ use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, groups_where,
     handler, handler_with, job, job_of, job_when, jobs_where, nothing_remains, processor, queue,
-    value,
+    serve, started, value,
 };
 
 const LONG: Duration = Duration::from_mins(10);
@@ -43,8 +43,7 @@ async fn five_hundred_handlers_run_at_once_on_a_pool_of_ten() {
         Ok(json!(1))
     });
     let options = leased("q", LONG).concurrency(500);
-    let running =
-        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = serve(&database, 10, options, run).await;
     let jobs = (0..1000).map(|n| job_of("q", &format!("g{}", n % 500), n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     log.wait_for(500).await;
@@ -81,14 +80,7 @@ async fn from_its_first_tx_on_a_leased_job_is_exactly_once() {
         }
         Ok(json!("done"))
     });
-    let _running = processor(&database, 4)
-        .await
-        .queue(leased("q", LONG), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 4, leased("q", LONG), run).await;
     for group in [Some("g"), None] {
         let mut new = seriatim::NewJob::new("q", &1);
         if let Some(group) = group {
@@ -117,13 +109,7 @@ async fn a_stale_claim_in_a_batch_does_not_hurt_the_rest() {
         Ok(json!(job.attempt()))
     });
     let builder = errors.of(processor(&database, 4).await);
-    let _running = builder
-        .queue(leased("q", LONG).concurrency(20), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(builder.queue(leased("q", LONG).concurrency(20), run)).await;
     let mut jobs = Vec::new();
     for n in 0..20 {
         jobs.push(enqueue(pool, "q", &format!("g{n}"), n).await);
@@ -234,7 +220,7 @@ async fn with_two_workers(
             }
         });
         let builder = errors.of(processor(database, 4).await);
-        running.push(builder.queue(leased("q", LONG), run).build().unwrap().start().await.unwrap());
+        running.push(started(builder.queue(leased("q", LONG), run)).await);
     }
     (log, gate, running)
 }
@@ -364,14 +350,7 @@ async fn a_jobs_own_lease_comes_before_the_queues() {
         gate.passed().await;
         Ok(json!(1))
     });
-    let _running = processor(&database, 4)
-        .await
-        .queue(leased("q", LONG), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 4, leased("q", LONG), run).await;
     let short = Duration::from_secs(3);
     let jobs = [
         job_of("q", "own", 1).lease(short),
@@ -428,16 +407,7 @@ async fn leased_groups_keep_order_and_never_overlap() {
             Ok(json!(null))
         });
         let options = leased("q", Duration::from_secs(5)).concurrency(8);
-        running.push(
-            processor(&database, 3)
-                .await
-                .queue(options, run)
-                .build()
-                .unwrap()
-                .start()
-                .await
-                .unwrap(),
-        );
+        running.push(serve(&database, 3, options, run).await);
     }
     let jobs = (0..300).map(|n| job_of("q", &format!("g{}", n % 5), n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
@@ -470,14 +440,7 @@ async fn a_running_job_that_is_deleted_by_hand_does_not_stop_its_group() {
         }
         Ok(json!(1))
     });
-    let _running = processor(&database, 4)
-        .await
-        .queue(leased("q", LONG), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 4, leased("q", LONG), run).await;
     let jobs = ["deleted", "next"].map(|data| job_of("q", "g", data));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     log.wait_for(1).await;

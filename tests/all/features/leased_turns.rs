@@ -9,7 +9,7 @@ use seriatim::{Hold, JobStatus, QueueOptions};
 
 use crate::support::{
     Errors, Gate, Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job,
-    job_of, job_when, nothing_remains, processor, queue, value,
+    job_of, job_when, nothing_remains, processor, queue, serve, started, value,
 };
 
 /// One slot, with turns as long as a group has jobs.
@@ -44,8 +44,7 @@ async fn quick_successes_are_recorded_together() {
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let run = handler(async |_, _| Ok(json!(null)));
     let options = long();
-    let _running =
-        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, options, run).await;
     drained(pool, "q").await;
     let transactions = recorded_by(pool).await.into_iter().max().unwrap() + 1;
     // Two turns. On a slow machine one may take longer than the time for which a success may wait.
@@ -71,8 +70,7 @@ async fn a_slow_job_is_recorded_at_once_and_quick_ones_meanwhile() {
         }
         Ok(json!(null))
     });
-    let _running =
-        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, long(), run).await;
     log.wait_for(2).await;
     ended(pool, ids[0].id()).await;
     assert_eq!(job(pool, ids[1].id()).await.status, JobStatus::Started);
@@ -103,7 +101,7 @@ async fn a_job_with_a_transaction_is_recorded_with_those_before_it() {
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
     let options = long();
-    let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(options, run)).await;
     drained(pool, "q").await;
     let expected: Vec<String> = (0..9).map(|n| n.to_string()).collect();
     assert_eq!(log.entries(), expected);
@@ -134,8 +132,7 @@ async fn a_refused_success_fails_and_those_behind_run_again() {
         Ok(if attempt == 1 { data } else { json!(null) })
     });
     let options = long();
-    let running =
-        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = serve(&database, 4, options, run).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     let refused = job_when(pool, ids[2].id(), |job| job.status == JobStatus::Succeeded).await;
@@ -180,8 +177,7 @@ async fn a_refused_success_behind_one_being_recorded_runs_again() {
         }
         Ok(if again { json!(null) } else { data })
     });
-    let _running =
-        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, long(), run).await;
     drained(pool, "q").await;
     assert_eq!(log.entries(), ["1", "2", "2"]);
     for id in &ids {
@@ -214,7 +210,7 @@ async fn a_refused_success_stops_no_job_with_a_transaction_behind() {
     let errors = Errors::default();
     let builder = errors.of(processor(&database, 4).await);
     let options = long();
-    let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(options, run)).await;
     let since = std::time::Instant::now();
     drained(pool, "q").await;
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
@@ -251,7 +247,7 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     });
     let options = long().concurrency(120);
     let running = processor(&database, TURNS + 3).await;
-    let _running = running.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = started(running.queue(options, run)).await;
     for n in 0..TURNS {
         let group = format!("g{n}");
         let jobs = (0..2).map(|n| job_of("q", &group, n));
@@ -287,8 +283,7 @@ async fn successes_are_recorded_before_a_handler_gets_a_transaction() {
         }
         Ok(json!(null))
     });
-    let _running =
-        processor(&database, 4).await.queue(long(), run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, long(), run).await;
     ended(pool, ids[2].id()).await;
     assert_eq!(log.entries(), ["succeeded succeeded started"]);
 }

@@ -12,7 +12,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, operator,
-    processor, queue, until_groups, until_jobs, value,
+    processor, queue, serve, started, until_groups, until_jobs, value,
 };
 
 /// Fails for the data `"bad"` while it is not mended.
@@ -35,26 +35,20 @@ impl Bench {
 
     async fn start(&self, then: OutOfAttempts) -> Running {
         let retry = RetryPolicy::new(2).base(Duration::from_millis(1));
-        processor(&self.database, 10)
-            .await
-            .queue(
-                queue("q").retry(retry).out_of_attempts(then),
-                handler_with(self.log.clone(), async |log, job, data| {
-                    log.add(format!("{} {data}", job.group().unwrap_or("-")));
-                    let mended: i64 = sqlx::query_scalar("select count(*) from public.mended")
-                        .fetch_one(job.tx().await?)
-                        .await?;
-                    if data == json!("bad") && mended == 0 {
-                        return Err(JobError::retry("it is bad"));
-                    }
-                    Ok(Value::Null)
-                }),
-            )
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap()
+        started(processor(&self.database, 10).await.queue(
+            queue("q").retry(retry).out_of_attempts(then),
+            handler_with(self.log.clone(), async |log, job, data| {
+                log.add(format!("{} {data}", job.group().unwrap_or("-")));
+                let mended: i64 = sqlx::query_scalar("select count(*) from public.mended")
+                    .fetch_one(job.tx().await?)
+                    .await?;
+                if data == json!("bad") && mended == 0 {
+                    return Err(JobError::retry("it is bad"));
+                }
+                Ok(Value::Null)
+            }),
+        ))
+        .await
     }
 
     async fn mend(&self) {
@@ -323,22 +317,18 @@ async fn a_running_job_is_neither_skipped_nor_retried() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q").keep_failed(Retention::Never),
-            handler_with(log.clone(), async |log, job, _| {
-                log.add("started");
-                let cancelled = job.cancelled();
-                cancelled.await;
-                Err(JobError::fail("stopped"))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q").keep_failed(Retention::Never),
+        handler_with(log.clone(), async |log, job, _| {
+            log.add("started");
+            let cancelled = job.cancelled();
+            cancelled.await;
+            Err(JobError::fail("stopped"))
+        }),
+    )
+    .await;
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     log.wait_for(1).await;
     let skipped = operator().skip(pool, id).await.unwrap_err();

@@ -11,7 +11,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Errors, Log, by_hand, database, drained, ended, handler, handler_with, job_of, job_when,
-    nothing_remains, processor, queue, value,
+    nothing_remains, processor, queue, serve, started, value,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -65,14 +65,8 @@ async fn one_of_each(pool: &PgPool, acts: &[&str]) -> Vec<Job> {
 async fn each_end_of_a_handler_is_stored_in_its_own_words() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |job, data| act(job, data).await))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running =
+        serve(&database, 10, queue("q"), handler(async |job, data| act(job, data).await)).await;
 
     let jobs = one_of_each(pool, &["double", "nothing"]).await;
     for (job, result) in jobs.iter().zip([json!({ "doubled": 42 }), Value::Null]) {
@@ -147,14 +141,8 @@ async fn what_does_not_decode_or_encode_is_a_failed_attempt() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q").retry(RetryPolicy::new(1)), Typed(log.clone()))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running =
+        serve(&database, 10, queue("q").retry(RetryPolicy::new(1)), Typed(log.clone())).await;
     let expected = [
         (json!("seven"), FailureKind::Data, "expected u8"),
         (json!(1000), FailureKind::Data, "expected u8"),
@@ -177,25 +165,21 @@ async fn attempts_are_the_queues_or_the_jobs_and_twenty_are_kept() {
     let pool = database.pool();
     let retry = RetryPolicy::new(3).base(Duration::from_millis(1));
     let log = Log::default();
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q").retry(retry.cap(Duration::from_millis(1))),
-            handler_with(log.clone(), async |log, job, _| {
-                log.add(format!(
-                    "{} {} of {}",
-                    job.group().unwrap(),
-                    job.attempt(),
-                    job.max_attempts()
-                ));
-                Err(JobError::retry("no luck"))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q").retry(retry.cap(Duration::from_millis(1))),
+        handler_with(log.clone(), async |log, job, _| {
+            log.add(format!(
+                "{} {} of {}",
+                job.group().unwrap(),
+                job.attempt(),
+                job.max_attempts()
+            ));
+            Err(JobError::retry("no luck"))
+        }),
+    )
+    .await;
     let jobs = [
         job_of("q", "the queue's", 1),
         job_of("q", "fewer", 1).max_attempts(1),
@@ -232,18 +216,16 @@ async fn a_retry_waits_as_the_policy_or_the_handler_says() {
         .factor(3.0)
         .cap(Duration::from_secs(500));
     let exact = policy.clone().jitter(0.0);
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q").retry(exact), handler(async |job, data| act(job, data).await))
-        .queue(
-            queue("jittered").retry(policy.jitter(0.5)),
-            handler(async |job, data| act(job, data).await),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 10)
+            .await
+            .queue(queue("q").retry(exact), handler(async |job, data| act(job, data).await))
+            .queue(
+                queue("jittered").retry(policy.jitter(0.5)),
+                handler(async |job, data| act(job, data).await),
+            ),
+    )
+    .await;
     let enqueue = async |queue, act| {
         let job = job_of(queue, act, json!({ "do": act }));
         seriatim::enqueue(pool, job).await.unwrap().id()
@@ -283,28 +265,24 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let pool = database.pool();
     let log = Log::default();
     let options = queue("q").timeout(Duration::from_millis(100));
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            options.retry(RetryPolicy::new(1)),
-            handler_with(log.clone(), async |log, job, data| {
-                let dropped = Dropped(log.clone());
-                if data == json!("slow") {
-                    // Work that takes longer than the queue's timeout and less than the job's.
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                    return Ok(json!("done"));
-                }
-                sqlx::query("select 1").execute(job.tx().await?).await?;
-                job.cancelled().await;
-                dropped.0.add("told");
-                std::future::pending().await
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        options.retry(RetryPolicy::new(1)),
+        handler_with(log.clone(), async |log, job, data| {
+            let dropped = Dropped(log.clone());
+            if data == json!("slow") {
+                // Work that takes longer than the queue's timeout and less than the job's.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                return Ok(json!("done"));
+            }
+            sqlx::query("select 1").execute(job.tx().await?).await?;
+            job.cancelled().await;
+            dropped.0.add("told");
+            std::future::pending().await
+        }),
+    )
+    .await;
     let slow = job_of("q", "slow", "slow").timeout(Duration::from_secs(20));
     let slow = seriatim::enqueue(pool, slow).await.unwrap().id();
     assert_eq!(ended(pool, slow).await.result, Some(json!("done")));
@@ -330,30 +308,24 @@ async fn a_lost_session_is_an_outcome_and_the_job_runs_again() {
     let pool = database.pool();
     let (log, errors) = (Log::default(), Errors::default());
     let builder = errors.of(processor(&database, 10).await);
-    let _running = builder
-        .queue(
-            queue("q"),
-            handler_with((log.clone(), pool.clone()), async |(log, pool), job, data| {
-                let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
-                    .fetch_one(job.tx().await?)
-                    .await?;
-                if job.attempt() == 1 {
-                    let killed: bool =
-                        value(&pool, format!("select pg_terminate_backend({pid})")).await;
-                    assert!(killed);
-                    if data == json!("waits") {
-                        job.cancelled().await;
-                        log.add("told");
-                    }
+    let _running = started(builder.queue(
+        queue("q"),
+        handler_with((log.clone(), pool.clone()), async |(log, pool), job, data| {
+            let pid: i32 =
+                sqlx::query_scalar("select pg_backend_pid()").fetch_one(job.tx().await?).await?;
+            if job.attempt() == 1 {
+                let killed: bool =
+                    value(&pool, format!("select pg_terminate_backend({pid})")).await;
+                assert!(killed);
+                if data == json!("waits") {
+                    job.cancelled().await;
+                    log.add("told");
                 }
-                Ok(json!(job.attempt()))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+            }
+            Ok(json!(job.attempt()))
+        }),
+    ))
+    .await;
     for data in ["waits", "returns"] {
         let id = seriatim::enqueue(pool, job_of("q", data, data)).await.unwrap().id();
         let job = ended(pool, id).await;

@@ -15,7 +15,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, by_hand, database, ended, handler_with, job, job_of, job_when, nothing_remains, operator,
-    processor, queue, until_jobs, value,
+    processor, queue, started, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -60,7 +60,7 @@ async fn a_failed_job_and_those_behind_it_park_and_return_in_order() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
-    let _running = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, options, &log).await).await;
     let unit = put(pool, "g", &["bad", "b", "c"]).await;
     failed(pool, unit[0]).await;
     for id in &unit[1..] {
@@ -119,7 +119,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park);
     let alone = bench(&database, options.clone(), &log).await.maintenance_interval(None);
-    let running = alone.build().unwrap().start().await.unwrap();
+    let running = started(alone).await;
     let mut data = vec!["bad"];
     data.resize(2_501, "x");
     let unit = put(pool, "g", &data).await;
@@ -151,7 +151,7 @@ async fn a_long_line_parks_in_batches_while_its_group_stands_still() {
     }
     assert_eq!(job(pool, later).await.attempts, 0);
 
-    let keeps_house = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
+    let keeps_house = started(bench(&database, options, &log).await).await;
     assert_eq!(ended(pool, later).await.status, JobStatus::Succeeded);
     assert_eq!(value::<i64>(pool, parked).await, 2500);
     assert_eq!(ran(&log, &unit), [unit[0]]);
@@ -172,7 +172,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
     let deadline = Duration::from_hours(1);
     let halt = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Continue };
     let options = queue("q").out_of_attempts(halt);
-    let _running = bench(&database, options, &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, options, &log).await).await;
     let park = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Park };
     operator().set_group_policy(pool, "q", "parks", Some(park)).await.unwrap();
     let mut groups = Vec::new();
@@ -216,7 +216,7 @@ async fn a_halt_with_a_deadline_ends_as_it_says() {
 async fn a_group_says_itself_what_it_does() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
-    let _running = bench(&database, queue("q"), &log).await.build().unwrap().start().await.unwrap();
+    let _running = started(bench(&database, queue("q"), &log).await).await;
     let set = async |group, policy| operator().set_group_policy(pool, "q", group, policy).await;
     let statuses = async || {
         let ids = put(pool, "g", &["bad", "b"]).await;
@@ -254,14 +254,10 @@ async fn parked_jobs_are_given_up_or_kept_whole() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let options = queue("q").out_of_attempts(OutOfAttempts::Park).keep_failed(Retention::Never);
-    let _running = bench(&database, options, &log)
-        .await
-        .maintenance_interval(Duration::from_millis(100))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        bench(&database, options, &log).await.maintenance_interval(Duration::from_millis(100)),
+    )
+    .await;
     let unit = put(pool, "g", &["bad", "b", "c", "d"]).await;
     failed(pool, unit[0]).await;
     // Retention deletes one that nothing is parked with.

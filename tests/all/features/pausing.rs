@@ -12,7 +12,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, nothing_remains,
-    operator, processor, queue, until_groups, until_jobs, value,
+    operator, processor, queue, started, until_groups, until_jobs, value,
 };
 
 struct Bench {
@@ -38,7 +38,7 @@ impl Bench {
             });
             builder = builder.queue(queue(name), run);
         }
-        let running = builder.build().unwrap().start().await.unwrap();
+        let running = started(builder).await;
         Self { database, log, gate, running }
     }
 

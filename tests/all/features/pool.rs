@@ -10,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, database, ended, handler, handler_with, job_of, jobs_where,
-    nothing_remains, queue,
+    nothing_remains, queue, started,
 };
 
 const LEASE: Hold = Hold::Lease(Duration::from_mins(10));
@@ -31,7 +31,7 @@ async fn twenty_four_leased_handlers_share_four_connections() {
     });
     let options = queue("q").hold(LEASE).concurrency(24);
     let builder = errors.of(Processor::builder(one)).queue(options, run);
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     let jobs = (0..24).map(|n| job_of("q", &format!("g{n}"), n).max_attempts(1));
     for job in seriatim::enqueue_many(pool, jobs).await.unwrap() {
         let job = ended(pool, job.id()).await;
@@ -73,8 +73,7 @@ async fn a_timeout_while_waiting_for_a_connection_is_forgiven() {
         Ok(json!("done"))
     });
     let options = queue("q").hold(LEASE).timeout(Duration::from_secs(1));
-    let _running =
-        Processor::builder(one.clone()).queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = started(Processor::builder(one.clone()).queue(options, run)).await;
     let jobs = [1, 2].map(|n| job_of("q", "g", n).max_attempts(1));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     log.wait_for(1).await;
@@ -105,8 +104,7 @@ async fn a_timeout_after_a_wait_given_up_counts() {
         Ok(Value::Null)
     });
     let options = queue("q").hold(LEASE).timeout(Duration::from_secs(1));
-    let _running =
-        Processor::builder(one.clone()).queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = started(Processor::builder(one.clone()).queue(options, run)).await;
     let new = job_of("q", "g", 1).max_attempts(1);
     let id = seriatim::enqueue(pool, new).await.unwrap().id();
     log.wait_for(1).await;
@@ -131,8 +129,7 @@ async fn a_handler_that_gets_no_other_connection_is_told_why() {
         Ok(json!("done"))
     });
     let options = queue("q").concurrency(1);
-    let _running =
-        Processor::builder(one).queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = started(Processor::builder(one).queue(options, run)).await;
     let new = job_of("q", "g", 1).max_attempts(1);
     let job = ended(pool, seriatim::enqueue(pool, new).await.unwrap().id()).await;
     let failure = job.error.unwrap();
@@ -156,7 +153,7 @@ async fn idle_queues_give_all_their_connections_back() {
             });
             builder.queue(queue(name).concurrency(2), logs)
         });
-        let _running = builder.build().unwrap().start().await.unwrap();
+        let _running = started(builder).await;
         let jobs = (0..60).map(|n| job_of(&names[n % queues], &format!("g{n}"), n));
         seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
         log.wait_for(60).await;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     Errors, Gate, PATIENCE, STARTED, database, drained, eventually, groups_where, handler_with,
-    jobs_where, nothing_remains, processor, queue, size,
+    jobs_where, nothing_remains, processor, queue, size, started,
 };
 
 const SLOTS: usize = 2;
@@ -60,7 +60,7 @@ impl Bench {
             .hold(hold)
             .concurrency(SLOTS)
             .time_slice(Duration::from_millis(turn as u64 - 1));
-        builder.queue(options, run).build().unwrap().start().await.unwrap()
+        started(builder.queue(options, run)).await
     }
 
     fn ran(&self) -> usize {

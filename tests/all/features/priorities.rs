@@ -9,7 +9,7 @@ use seriatim::{JobError, NewJob, QueueOptions, RetryPolicy, Running};
 
 use crate::support::{
     Gate, Log, by_hand, database, drained, ended, eventually, handler_with, job_of,
-    nothing_remains, processor, queue, until_jobs,
+    nothing_remains, processor, queue, serve, until_jobs,
 };
 
 /// One slot, whose handler waits at the gate. A first job keeps it busy.
@@ -30,14 +30,7 @@ impl Bench {
             gate.passed().await;
             Ok(Value::Null)
         });
-        let running = processor(&database, 3)
-            .await
-            .queue(options.concurrency(1), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 3, options.concurrency(1), run).await;
         seriatim::enqueue(database.pool(), job_of("q", "first", 0)).await.unwrap();
         log.wait_for(1).await;
         Self { database, log, gate, running }
@@ -148,14 +141,7 @@ async fn what_was_delayed_gets_its_priority_aging_when_it_is_due() {
     };
     // Not due: whatever their priority, none of them runs before what is.
     let probe = seriatim::enqueue(pool, job_of("q", "probe", 1)).await.unwrap();
-    let running = processor(&database, 6)
-        .await
-        .queue(queue("q"), run())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 6, queue("q"), run()).await;
     ended(pool, probe.id()).await;
     assert_eq!(log.entries(), ["probe 1"]);
     running.shutdown(Duration::from_secs(5)).await;
@@ -197,8 +183,7 @@ async fn a_waiting_retry_keeps_its_priority_and_is_not_early() {
     let minute = Duration::from_mins(1);
     let retry = RetryPolicy::new(9).base(minute).cap(minute).jitter(0.0);
     let options = queue("q").retry(retry);
-    let _running =
-        processor(&database, 6).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 6, options, run).await;
     eventually(
         pool,
         "select sum(aging_priority) from seriatim.queue_group where ready_at > now()",

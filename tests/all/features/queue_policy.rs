@@ -15,7 +15,7 @@ use sqlx::PgPool;
 use crate::support::logged::Logged;
 use crate::support::{
     Log, by_hand, database, ended, enqueue, handler_with, job, job_of, job_when, operator,
-    processor, queue, until_groups, value,
+    processor, queue, serve, started, until_groups, value,
 };
 
 async fn receive(pool: &PgPool, group: &str) -> Received {
@@ -104,7 +104,7 @@ async fn a_received_job_that_is_out_of_attempts_does_what_the_queue_says() {
 /// A processor whose handler always fails.
 async fn failing(database: &TestDatabase, options: QueueOptions) -> Running {
     let fails = handler_with((), async |(), _, _| Err(JobError::retry("no luck")));
-    processor(database, 10).await.queue(options, fails).build().unwrap().start().await.unwrap()
+    serve(database, 10, options, fails).await
 }
 
 /// Receives and nacks what is due in a queue until the job has ended.
@@ -254,7 +254,7 @@ async fn options_that_do_not_count_are_told_of() {
     }
     let logged = Logged::default();
     let guard = logged.start();
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     drop(guard);
     let text = logged.text();
     let warned: Vec<_> = text.lines().filter(|line| line.contains("does not count")).collect();
@@ -306,14 +306,7 @@ async fn a_group_is_parked_by_hand_and_comes_back_in_order() {
         }
         Ok(data)
     });
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, queue("q"), run).await;
     until_groups(pool, "ready_at > now() + interval '1 min'", 1).await;
     assert_eq!(ann.park_group(pool, "q", "g").await.unwrap(), head);
     job_when(pool, behind, |job| job.status == JobStatus::Parked).await;

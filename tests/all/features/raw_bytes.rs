@@ -6,7 +6,7 @@ use seriatim::{
     async_trait,
 };
 
-use crate::support::{database, ended, handler, job, job_of, processor, queue};
+use crate::support::{database, ended, handler, job, job_of, processor, queue, serve, started};
 
 /// Takes bytes and tells what it got.
 struct TakesBytes;
@@ -26,14 +26,7 @@ impl JobHandler for TakesBytes {
 async fn bytes_come_as_they_were_given() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), TakesBytes)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), TakesBytes).await;
     let all: Vec<u8> = (0..=255).collect();
     let jobs = [
         NewJob::bytes("q", "application/octet-stream", all.clone()).group("g"),
@@ -52,15 +45,13 @@ async fn bytes_come_as_they_were_given() {
 async fn what_the_handler_cannot_take_is_a_failed_attempt() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("json"), handler(async |_, data| Ok(data)))
-        .queue(queue("bytes"), TakesBytes)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 10)
+            .await
+            .queue(queue("json"), handler(async |_, data| Ok(data)))
+            .queue(queue("bytes"), TakesBytes),
+    )
+    .await;
     let cases = [
         (NewJob::bytes("json", "image/png", b"\x89PNG"), "4 raw bytes (image/png), not JSON"),
         (NewJob::bytes("json", "application/json", b"{}"), "seriatim::Bytes"),

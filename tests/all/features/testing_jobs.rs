@@ -6,7 +6,7 @@ use serde_json::json;
 use seriatim::testing::{Jobs, WaitError};
 use seriatim::{JobError, JobStatus};
 
-use crate::support::{database, enqueue, handler, processor, queue};
+use crate::support::{database, enqueue, handler, processor, queue, serve};
 
 #[tokio::test]
 async fn jobs_are_listed_run_one_by_one_and_drained() {
@@ -50,14 +50,7 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     for n in 0..20 {
         enqueue(database.pool(), "q", &format!("g{}", n % 4), n).await;
     }
-    let _running = processor(&database, 4)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 4, queue("q"), handler(async |_, data| Ok(data))).await;
     jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
     let done = jobs.enqueued("q").await.unwrap();
     assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));

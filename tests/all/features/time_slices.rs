@@ -11,7 +11,7 @@ use seriatim::{Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, R
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
     handler_with, held_up, job, job_of, jobs_where, nothing_remains, operator, processor, queue,
-    size,
+    serve, size, started,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -41,8 +41,7 @@ async fn served(hold: Hold, slice: Duration) -> Vec<String> {
         Ok(json!(null))
     });
     let options = queue("q").concurrency(1).time_slice(slice).hold(hold);
-    let running =
-        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = serve(&database, 4, options, run).await;
     drained(pool, "q").await;
     let entries = log.entries();
     for group in ["a", "b", "c"] {
@@ -96,14 +95,7 @@ async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
             }
             Ok(json!(null))
         });
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         drained(pool, "q").await;
         assert_eq!(
             log.entries(),
@@ -133,14 +125,7 @@ async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
                     },
                 );
             let options = long(hold).out_of_attempts(then);
-            let running = processor(&database, 4)
-                .await
-                .queue(options, run)
-                .build()
-                .unwrap()
-                .start()
-                .await
-                .unwrap();
+            let running = serve(&database, 4, options, run).await;
             ended(pool, ids[1].id()).await;
             running.shutdown(Duration::from_secs(5)).await;
             let statuses: Vec<JobStatus> = {
@@ -176,14 +161,7 @@ where
         seriatim::enqueue_many(pool, jobs).await.unwrap().iter().map(|job| job.id()).collect();
     let (log, gate) = (Log::default(), Gate::default());
     let run = held_up(&log, &gate);
-    let running = processor(&database, 4)
-        .await
-        .queue(long(hold), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 4, long(hold), run).await;
     log.wait_for(1).await;
     what(pool, &ids).await;
     if matches!(hold, Hold::Lease(_)) {
@@ -260,14 +238,7 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         log.wait_for(1).await;
         let shutdown = tokio::spawn(running.shutdown(PATIENCE));
         // The shutdown has begun when it was polled once. Nothing outside shows that.
@@ -296,14 +267,7 @@ async fn a_job_that_commits_late_runs_after_the_turn() {
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         log.wait_for(1).await;
         tx.commit().await.unwrap();
         gate.pass(100);
@@ -333,14 +297,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     // No job that has one attempt is started before its time.
     let once = long(Hold::Transaction).retry(RetryPolicy::new(1));
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
-    let running = processor(&database, 4)
-        .await
-        .queue(once, ahead(log.clone()))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 4, once, ahead(log.clone())).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries(), ["1", "1", "1"]);
@@ -349,14 +306,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     Client::default().configure_queue(pool, settings).await.unwrap();
     seriatim::enqueue_many(pool, (0..3).map(|n| job_of("q", "g", n))).await.unwrap();
     let limited = long(Hold::Transaction);
-    let running = processor(&database, 4)
-        .await
-        .queue(limited, ahead(log.clone()))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 4, limited, ahead(log.clone())).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries()[3..], ["1", "1", "1"]);
@@ -368,14 +318,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
     seriatim::enqueue_many(pool, ["fails once", "", ""].map(|data| job_of("q", "g", data)))
         .await
         .unwrap();
-    let running = processor(&database, 4)
-        .await
-        .queue(failing, ahead(log.clone()))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 4, failing, ahead(log.clone())).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(log.entries()[6..], ["3", "1", "2", "1"]);
@@ -397,14 +340,7 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         log.wait_for(1).await;
         gate.pass(1);
         log.wait_for(2).await;
@@ -445,14 +381,8 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
             }
             Ok(json!(null))
         });
-        let running = errors
-            .of(processor(&database, 4).await)
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running =
+            started(errors.of(processor(&database, 4).await).queue(long(hold), run)).await;
         log.wait_for(1).await;
         // Longer than a success may wait for others.
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -492,14 +422,7 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         log.wait_for(1).await;
         eventually(pool, "select bool_or(expires_at < now()) from seriatim.job", true).await;
         gate.pass(3);
@@ -526,14 +449,7 @@ async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
             log.add(format!("{data} {done}"));
             Ok(json!(null))
         });
-        let running = processor(&database, 4)
-            .await
-            .queue(long(hold), run)
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = serve(&database, 4, long(hold), run).await;
         drained(pool, "q").await;
         assert_eq!(log.entries(), ["0 0", "1 1"], "{hold:?}");
         running.shutdown(Duration::from_secs(5)).await;
@@ -552,7 +468,7 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
         let options = queue("q").concurrency(64).time_slice(LONG).hold(hold);
         let errors = Errors::default();
         let builder = errors.of(processor(&database, 66).await);
-        let running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+        let running = started(builder.queue(options, run)).await;
         let many = size(
             "select (count(*) > 2000)::int::int8 from seriatim.job where status = 'succeeded'",
             "select (count(*) > 5000)::int::int8 from seriatim.job where status = 'succeeded'",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::{ActiveJob, FailureKind, JobError, JobHandler, JobStatus, RetryPolicy, async_trait};
 
-use crate::support::{database, ended, job_of, processor, queue};
+use crate::support::{database, ended, job_of, processor, queue, started};
 
 struct Numbers;
 
@@ -24,15 +24,13 @@ async fn data_that_does_not_decode_is_a_dead_letter_at_once() {
     let database = database().await;
     let pool = database.pool();
     let retries = RetryPolicy::new(3).base(Duration::ZERO);
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), Numbers)
-        .queue(queue("patient").retry(retries).retry_undecodable(true), Numbers)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 10)
+            .await
+            .queue(queue("q"), Numbers)
+            .queue(queue("patient").retry(retries).retry_undecodable(true), Numbers),
+    )
+    .await;
     for (queue, attempts) in [("q", 1), ("patient", 3)] {
         let id = seriatim::enqueue(pool, job_of(queue, "g", "text")).await.unwrap().id();
         let job = ended(pool, id).await;

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     STARTED, by_hand, database, drained, ended, enqueue, handler_with, operator, processor, queue,
-    until_groups, until_jobs, value,
+    started, until_groups, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
@@ -261,7 +261,7 @@ async fn a_take_over_waits_since_it_could_be() {
             Ok(json!(null))
         });
         let running = processor(&database, 10).await.queue(queue("q").hold(hold), handler);
-        let running = running.build().unwrap().start().await.unwrap();
+        let running = started(running).await;
         drained(pool, "q").await;
         running.shutdown(Duration::from_secs(5)).await;
         witness.expect(&json!("grouped"), 0.0, 0.0);

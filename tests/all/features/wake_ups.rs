@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::support::{
     Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up, job_of,
-    queue, value,
+    queue, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -29,7 +29,7 @@ async fn start(
     let pool = database.pool_with(named).await.unwrap();
     let builder =
         Processor::builder(pool).poll_interval(Duration::from_hours(1)).maintenance_interval(None);
-    let running = builder.queue(options, handler).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(options, handler)).await;
     // A session listens: from then on nothing is missed.
     let listens = "select exists (select from pg_stat_activity \
                    where datname = current_database() and query ilike 'listen%' and state = 'idle')";

@@ -11,6 +11,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     FnHandler, Gate, Log, database, drained, enqueue, handler_with, job_of, processor, queue,
+    started,
 };
 
 /// The handlers of these tests: they log their start, and wait at a gate if there is one.
@@ -44,7 +45,7 @@ impl Bench {
         slots: usize,
         queues: Vec<(&'static str, QueueOptions)>,
     ) -> Running {
-        self.builder(database, slots, queues).await.build().unwrap().start().await.unwrap()
+        started(self.builder(database, slots, queues).await).await
     }
 
     async fn builder(
@@ -178,8 +179,7 @@ async fn one_slot_serves_three_queues_that_wait_for_it() {
     let bench = Bench { gate: Some(Gate::default()), ..Bench::default() };
     let queues = ["a", "b", "c"].map(|name| (name, queue(name).concurrency(1).weight(1))).to_vec();
     let builder = bench.builder(&database, 1, queues).await;
-    let _running =
-        builder.poll_interval(Duration::from_hours(1)).build().unwrap().start().await.unwrap();
+    let _running = started(builder.poll_interval(Duration::from_hours(1))).await;
     bench.starts.wait_for(1).await;
     bench.gate.as_ref().unwrap().pass(120);
     let starts = bench.starts.wait_for(120).await;

@@ -9,7 +9,7 @@ use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, processor, queue,
+    operator, processor, queue, serve,
 };
 
 /// Says when a handler's future is dropped.
@@ -37,8 +37,7 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
         Ok(data)
     });
     let options = queue("q").hold(hold).retry(RetryPolicy::new(2)).no_timeout();
-    let running =
-        processor(database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = serve(database, 10, options, run).await;
     let ungrouped = seriatim::enqueue(pool, NewJob::new("q", &true)).await.unwrap().id();
     let grouped = enqueue(pool, "q", "g", true).await;
     let behind = enqueue(pool, "q", "g", false).await;

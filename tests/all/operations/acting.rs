@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     by_hand, database, ended, enqueue, handler, job, job_of, job_when, nothing_remains, operator,
-    processor, queue, value,
+    processor, queue, serve, value,
 };
 
 async fn actions(pool: &PgPool) -> Vec<(String, Option<String>, u64)> {
@@ -177,8 +177,7 @@ async fn a_job_that_waits_for_its_time_runs_now() {
         Ok(data)
     });
     let options = queue("q").retry(retry);
-    let running =
-        processor(&database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let running = serve(&database, 10, options, run).await;
     let delayed = job_of("q", "delayed", 1).delay(Duration::from_hours(1));
     let delayed = seriatim::enqueue(pool, delayed).await.unwrap().id();
     let ungrouped = NewJob::new("q", &2).delay(Duration::from_hours(1)).priority(3);
@@ -252,14 +251,7 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     assert_eq!(ann.redrive_group(pool, "r", "other", 10).await.unwrap().jobs, 0);
     assert_eq!(ann.redrive_group(pool, "r", "g", 10).await.unwrap().jobs, 1);
     let run = handler(async |job, _| Ok(Value::from(job.id())));
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, queue("q"), run).await;
     let mut began = Vec::new();
     for id in [ids[0], ids[1], ids[4]] {
         began.push(ended(pool, id).await.last_started_at);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     Log, PATIENCE, UNSEEN, by_hand, database, ended, enqueue, handler_with, job_of, job_when,
-    operator, processor, queue, until_jobs, value,
+    operator, processor, queue, serve, until_jobs, value,
 };
 
 async fn explained(pool: &PgPool, job: i64) -> JobExplanation {
@@ -40,29 +40,25 @@ async fn says(pool: &PgPool, job: i64, words: &[&str]) -> JobExplanation {
 /// Handlers sleep in the database (`"sleep"`), or fail (`"bad"`).
 async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
     let retry = RetryPolicy::new(2).base(Duration::from_hours(1)).cap(Duration::from_hours(1));
-    processor(database, 10)
-        .await
-        .queue(
-            queue("q").out_of_attempts(then).retry(retry),
-            handler_with(log.clone(), async |log, job, data| {
-                let tx = job.tx().await?;
-                log.add(data.to_string());
-                match data.as_str() {
-                    Some("sleep") => {
-                        sqlx::query("select pg_sleep(600) /* stuck here */").execute(tx).await?;
-                    }
-                    Some("bad") => return Err(JobError::fail("no such account")),
-                    Some("later") => return Err(JobError::retry("bank closed")),
-                    _ => {}
+    serve(
+        database,
+        10,
+        queue("q").out_of_attempts(then).retry(retry),
+        handler_with(log.clone(), async |log, job, data| {
+            let tx = job.tx().await?;
+            log.add(data.to_string());
+            match data.as_str() {
+                Some("sleep") => {
+                    sqlx::query("select pg_sleep(600) /* stuck here */").execute(tx).await?;
                 }
-                Ok(data)
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap()
+                Some("bad") => return Err(JobError::fail("no such account")),
+                Some("later") => return Err(JobError::retry("bank closed")),
+                _ => {}
+            }
+            Ok(data)
+        }),
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -419,14 +415,7 @@ async fn a_handler_that_waits_for_a_lock_names_the_session_that_has_it() {
         sqlx::query("update account set id = 2").execute(tx).await?;
         Ok(data)
     });
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, queue("q"), run).await;
     let job = enqueue(pool, "q", "g", 1).await;
     gate.wait_for(1).await;
     let words = format!("which waits for a lock of database session {pid}");

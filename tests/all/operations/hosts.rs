@@ -10,7 +10,7 @@ use sqlx::{Executor, PgPool};
 
 use crate::support::{
     Errors, Log, by_hand, chain, database, ended, eventually, handler, handler_with, job_of,
-    nothing_remains, queue, value,
+    nothing_remains, queue, started, value,
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing
@@ -43,29 +43,22 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
     let builder = Processor::builder(odd.clone())
         .poll_interval(Duration::from_millis(50))
         .maintenance_interval(Duration::from_millis(200));
-    let running = errors
-        .of(builder)
-        .queue(
-            queue("q"),
-            handler(async |job, data| {
-                if job.attempt() == 1 && data == json!("fails") {
-                    sqlx::query("select no_such_column").execute(job.tx().await?).await?;
-                }
-                // The second is what the host's limits are below: once in a query, once between
-                // two.
-                sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                let level: String = sqlx::query_scalar("show transaction_isolation")
-                    .fetch_one(job.tx().await?)
-                    .await?;
-                Ok(json!(level))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(errors.of(builder).queue(
+        queue("q"),
+        handler(async |job, data| {
+            if job.attempt() == 1 && data == json!("fails") {
+                sqlx::query("select no_such_column").execute(job.tx().await?).await?;
+            }
+            // The second is what the host's limits are below: once in a query, once between
+            // two.
+            sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let level: String =
+                sqlx::query_scalar("show transaction_isolation").fetch_one(job.tx().await?).await?;
+            Ok(json!(level))
+        }),
+    ))
+    .await;
     let producer: &PgPool = if producer_too { &odd } else { database.pool() };
     let mut ids = Vec::new();
     for data in ["a", "b", "fails"] {
@@ -202,8 +195,7 @@ async fn a_publication_of_all_tables_refuses_no_write() {
         job.cancelled().await;
         Ok(json!("told"))
     });
-    let running =
-        errors.of(builder).queue(queue("q"), told).build().unwrap().start().await.unwrap();
+    let running = started(errors.of(builder).queue(queue("q"), told)).await;
     let job = seriatim::enqueue(pool, job_of("q", "g", "1")).await.unwrap().id();
     begun.wait_for(1).await;
     Client::default().cancel(pool, job).await.unwrap();

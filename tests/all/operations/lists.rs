@@ -8,7 +8,7 @@ use seriatim::{Client, JobError, JobStatus, NewJob, Processor};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, operator,
-    processor, queue,
+    processor, queue, serve, started,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,29 +18,25 @@ async fn counts_tell_the_states_apart() {
     let counts = async |queue: &str| client.counts(pool, queue).await.unwrap();
     assert_eq!(counts("q").await, QueueCounts::default());
     let seen = log.clone();
-    let running = processor(&database, 10)
-        .await
-        .queue(
-            // The job behind one that runs waits, and is not of its turn.
-            queue("q").time_slice(Duration::ZERO),
-            handler_with(seen, async |seen, job, data| {
-                let cancelled = job.cancelled();
-                match data.as_str() {
-                    Some("fails") => return Err(JobError::fail("as asked")),
-                    Some("runs") => {
-                        seen.add("runs");
-                        cancelled.await;
-                    }
-                    _ => {}
+    let running = serve(
+        &database,
+        10,
+        // The job behind one that runs waits, and is not of its turn.
+        queue("q").time_slice(Duration::ZERO),
+        handler_with(seen, async |seen, job, data| {
+            let cancelled = job.cancelled();
+            match data.as_str() {
+                Some("fails") => return Err(JobError::fail("as asked")),
+                Some("runs") => {
+                    seen.add("runs");
+                    cancelled.await;
                 }
-                Ok(data)
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+                _ => {}
+            }
+            Ok(data)
+        }),
+    )
+    .await;
     let hour = Duration::from_hours(1);
     let jobs = [
         job_of("q", "a", "fails"),
@@ -153,13 +149,7 @@ async fn recent_jobs_are_those_of_the_group() {
     }
     let open = enqueue(pool, "late", "g", "x").await;
     let runs = handler(async |_, _| Ok(serde_json::Value::Null));
-    let running = Processor::builder(pool.clone())
-        .queue(queue("q"), runs)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(Processor::builder(pool.clone()).queue(queue("q"), runs)).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;
     let recent = client.recent_jobs(pool, "q", "g", 3).await.unwrap();

@@ -7,7 +7,7 @@ use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts};
 
 use crate::support::logged::Logged;
 use crate::support::{
-    Errors, Log, database, drained, ended, handler, handler_with, processor, queue,
+    Errors, Log, database, drained, ended, handler, handler_with, processor, queue, started,
 };
 
 /// The lines that have all of these words.
@@ -164,14 +164,8 @@ async fn a_handler_that_blocks_its_thread_is_named() {
         Ok(json!(null))
     });
     let builder = errors.of(processor(&database, 10).await);
-    let running = builder
-        .blocked_after(Duration::from_millis(200))
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running =
+        started(builder.blocked_after(Duration::from_millis(200)).queue(queue("q"), run)).await;
     let waits = NewJob::new("q", &"waits").group("a");
     seriatim::enqueue(database.pool(), waits).await.unwrap();
     let blocks = NewJob::new("q", &"blocks").group("b");

@@ -12,7 +12,7 @@ use sqlx::{Executor, PgPool};
 
 use crate::support::{
     Errors, FnHandler, STARTED, by_hand, database, ended, eventually, handler, job, job_of,
-    jobs_where, nothing_remains, operator, processor, queue, until_jobs, value,
+    jobs_where, nothing_remains, operator, processor, queue, started, until_jobs, value,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -112,16 +112,14 @@ async fn what_is_never_kept_goes_with_its_settle() {
             .keep_failed(Retention::Never)
             .keep_cancelled(Retention::Never)
     };
-    let _running = processor(&database, 20)
-        .await
-        .maintenance_interval(None)
-        .queue(options("q"), obedient())
-        .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        processor(&database, 20)
+            .await
+            .maintenance_interval(None)
+            .queue(options("q"), obedient())
+            .queue(options("halts").out_of_attempts(OutOfAttempts::Halt), obedient()),
+    )
+    .await;
     let mut cancels = Vec::new();
     for what in ["succeeds", "fails", "cancelled"] {
         let jobs = [
@@ -179,14 +177,10 @@ async fn one_process_at_a_time_deletes_in_batches_around_locked_rows() {
     let errors = Errors::default();
     let one = maintains(pool.clone(), options()).start().await.unwrap();
     let builder = errors.of(processor(&database, 10).await);
-    let other = builder
-        .maintenance_interval(Duration::from_millis(20))
-        .queue(options(), obedient())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let other = started(
+        builder.maintenance_interval(Duration::from_millis(20)).queue(options(), obedient()),
+    )
+    .await;
     // Time for ten rounds, of which none may do anything.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let count = "select count(*) from seriatim.job";
@@ -208,18 +202,13 @@ async fn one_process_at_a_time_deletes_in_batches_around_locked_rows() {
 async fn the_job_that_halts_is_kept_even_where_failed_ones_are_not() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .maintenance_interval(Duration::from_millis(20))
-        .queue(
+    let _running = started(
+        processor(&database, 10).await.maintenance_interval(Duration::from_millis(20)).queue(
             queue("q").keep_failed(Retention::Never).out_of_attempts(OutOfAttempts::Halt),
             handler(async |_, _| Err(JobError::fail("no"))),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+        ),
+    )
+    .await;
     let bad = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     ended(pool, bad).await;
     // A job without a group halts nothing, and so is not kept.

@@ -9,7 +9,7 @@ use seriatim::{Client, ControlError, JobStatus, NewJob, Processor};
 
 use crate::support::{
     Log, by_hand, database, drained, enqueue, handler_with, job, nothing_remains, operator, queue,
-    value,
+    started, value,
 };
 
 const HOSTILE: [&str; 5] = ["'; drop table job; --", "\"", "\u{202e}evil", "👩‍👩‍👧", "%s {move}"];
@@ -59,7 +59,7 @@ async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
     };
     let builder = Processor::builder(pool.clone()).queue(queue("orders"), run());
     // It retires the groups of the mistyped queue.
-    let running = builder.queue(queue("ordres"), run()).build().unwrap().start().await.unwrap();
+    let running = started(builder.queue(queue("ordres"), run())).await;
     drained(pool, "orders").await;
     drained(pool, "ordres").await;
     running.shutdown(Duration::from_secs(5)).await;

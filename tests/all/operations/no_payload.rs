@@ -16,7 +16,7 @@ use seriatim::{
 use sqlx::postgres::PgDatabaseError;
 
 use crate::support::{
-    by_hand, chain, database, ended, handler, job, job_when, jobs_where, processor, queue,
+    by_hand, chain, database, ended, handler, job, job_when, jobs_where, processor, queue, started,
 };
 
 const MARKER: &str = "Zq9SECRETq9Z";
@@ -157,7 +157,7 @@ async fn fail_in_every_way(hold: Hold, lines: &Lines) {
         io::Write::write_all(&mut hook.clone(), format!("{error:?} {}", chain(error)).as_bytes())
             .unwrap();
     });
-    let running = failing(builder, hold).build().unwrap().start().await.unwrap();
+    let running = started(failing(builder, hold)).await;
     for (name, kind) in WAYS {
         let new = match name {
             "bytes" => NewJob::bytes("bytes", "text/plain", MARKER),

@@ -11,31 +11,28 @@ use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, eventually, handler_with, job, job_of, job_when,
-    jobs_where, nothing_remains, operator, processor, queue, until_groups, until_jobs, value,
+    jobs_where, nothing_remains, operator, processor, queue, serve, started, until_groups,
+    until_jobs, value,
 };
 
 /// Jobs fail while there is no table `mended`. The log has what ran.
 async fn start(database: &TestDatabase, then: OutOfAttempts, log: &Log) -> Running {
-    processor(database, 10)
-        .await
-        .queue(
-            queue("q").out_of_attempts(then),
-            handler_with(log.clone(), async |log, job, data| {
-                let mended: bool = sqlx::query_scalar("select to_regclass('mended') is not null")
-                    .fetch_one(job.tx().await?)
-                    .await?;
-                if !mended && data != "good" {
-                    return Err(JobError::fail("not mended"));
-                }
-                log.add(job.id().to_string());
-                Ok(Value::Null)
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap()
+    serve(
+        database,
+        10,
+        queue("q").out_of_attempts(then),
+        handler_with(log.clone(), async |log, job, data| {
+            let mended: bool = sqlx::query_scalar("select to_regclass('mended') is not null")
+                .fetch_one(job.tx().await?)
+                .await?;
+            if !mended && data != "good" {
+                return Err(JobError::fail("not mended"));
+            }
+            log.add(job.id().to_string());
+            Ok(Value::Null)
+        }),
+    )
+    .await
 }
 
 async fn enqueued(pool: &PgPool, jobs: impl IntoIterator<Item = NewJob>) -> Vec<i64> {
@@ -122,27 +119,23 @@ async fn a_purge_cancels_what_waits_and_leaves_what_runs() {
     let database = database().await;
     let (pool, log) = (database.pool(), Log::default());
     let (seen, gate, entered) = (log.clone(), Gate::default(), Log::default());
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q"),
-            handler_with(
-                (seen, gate.clone(), entered.clone()),
-                async |(seen, gate, entered), job, data| {
-                    entered.add("in");
-                    if data == "runs" {
-                        gate.passed().await;
-                    }
-                    seen.add(job.id().to_string());
-                    Ok(Value::Null)
-                },
-            ),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q"),
+        handler_with(
+            (seen, gate.clone(), entered.clone()),
+            async |(seen, gate, entered), job, data| {
+                entered.add("in");
+                if data == "runs" {
+                    gate.passed().await;
+                }
+                seen.add(job.id().to_string());
+                Ok(Value::Null)
+            },
+        ),
+    )
+    .await;
     let runs = enqueue(pool, "q", "busy", "runs").await;
     entered.wait_for(1).await;
     let hour = Duration::from_hours(1);
@@ -255,22 +248,15 @@ async fn is_cleared_of_suspicion(presence: bool, lease: Duration) {
     let database = database().await;
     let (pool, client) = (database.pool(), Client::default());
     let (gate, entered) = (Gate::default(), Log::default());
-    let _running = processor(&database, 10)
-        .await
-        .presence(presence)
-        .queue(
-            queue("q").hold(Hold::Lease(lease)),
-            handler_with((gate.clone(), entered.clone()), async |(gate, entered), _, _| {
-                entered.add("in");
-                gate.passed().await;
-                Ok(Value::Null)
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(processor(&database, 10).await.presence(presence).queue(
+        queue("q").hold(Hold::Lease(lease)),
+        handler_with((gate.clone(), entered.clone()), async |(gate, entered), _, _| {
+            entered.add("in");
+            gate.passed().await;
+            Ok(Value::Null)
+        }),
+    ))
+    .await;
     let grouped = enqueue(pool, "q", "g", 1).await;
     let ungrouped = enqueued(pool, [NewJob::new("q", &1)]).await[0];
     entered.wait_for(2).await;

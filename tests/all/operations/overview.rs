@@ -9,7 +9,7 @@ use seriatim::receive::Receive;
 use seriatim::{AfterHalt, Client, JobError, NewJob, OutOfAttempts, Processor, RetryPolicy};
 
 use crate::support::{
-    Log, by_hand, database, drained, enqueue, eventually, handler_with, operator, queue,
+    Log, by_hand, database, drained, enqueue, eventually, handler_with, operator, queue, started,
 };
 
 fn names(page: &seriatim::admin::GroupPage) -> Vec<&str> {
@@ -25,13 +25,7 @@ async fn groups_are_listed_by_state() {
         if data == json!("poison") { Err(JobError::fail("no such card")) } else { Ok(json!(null)) }
     });
     let options = queue("q").out_of_attempts(OutOfAttempts::Halt);
-    let running = Processor::builder(pool.clone())
-        .queue(options, fails)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(Processor::builder(pool.clone()).queue(options, fails)).await;
     let halted_by = enqueue(pool, "q", "halted", "poison").await;
     let behind = enqueue(pool, "q", "halted", "innocent").await;
     eventually(
@@ -133,13 +127,9 @@ async fn a_halt_that_ends_by_itself_says_so() {
         handler_with((), async |(), _, _: Value| Err::<Value, _>(JobError::fail("no such card")));
     let deadline = Duration::from_hours(1);
     let halts = OutOfAttempts::HaltFor { deadline, then: AfterHalt::Continue };
-    let running = Processor::builder(pool.clone())
-        .queue(queue("q").out_of_attempts(halts), fails)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running =
+        started(Processor::builder(pool.clone()).queue(queue("q").out_of_attempts(halts), fails))
+            .await;
     enqueue(pool, "q", "g", "poison").await;
     eventually(
         pool,
@@ -340,13 +330,7 @@ async fn a_group_with_parked_jobs_alone_is_listed() {
     }
     let retry = RetryPolicy::new(1);
     let options = queue("q").retry(retry).out_of_attempts(OutOfAttempts::Park);
-    let running = Processor::builder(pool.clone())
-        .queue(options, fails)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(Processor::builder(pool.clone()).queue(options, fails)).await;
     log.wait_for(1).await;
     drained(pool, "q").await;
     running.shutdown(Duration::from_secs(5)).await;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::support::pooler::{Pooler, pooler};
 use crate::support::{
     Errors, FnHandler, chain, database, drained, eventually, handler, job_of, job_when, jobs_where,
-    nothing_remains, queue, value,
+    nothing_remains, queue, started, value,
 };
 
 const SESSIONS: u32 = 10;
@@ -56,7 +56,7 @@ fn processor(pool: &PgPool, errors: &Errors) -> ProcessorBuilder {
 /// Enqueues past the pooler, runs through it.
 async fn works(database: &TestDatabase, builder: ProcessorBuilder) {
     let direct = database.pool();
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     for queue in ["q", "leased"] {
         let jobs = (0..40).map(|n| job_of(queue, ["a", "b", "c"][n % 3], n % 7));
         seriatim::enqueue_many(direct, jobs).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_transaction_pooler_with_a_single_session_is_seen() {
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let errors = Errors::default();
     let begun = Instant::now();
-    let running = processor(&pool, &errors).build().unwrap().start().await.unwrap();
+    let running = started(processor(&pool, &errors)).await;
     let seen = |said: &[String]| said.iter().any(|said| said.starts_with("TransactionPooler: "));
     let said = errors.0.wait("it is seen", seen).await;
     assert_eq!(said.len(), 1, "{said:?}");
@@ -157,15 +157,10 @@ async fn a_session_pooler_is_as_none() {
     let idle = queue("idle");
     let hours = Duration::from_hours(1);
     // Only a wake-up can find the job in time.
-    let running = errors
-        .of(Processor::builder(pool.clone()))
-        .poll_interval(hours)
-        .queue(idle, run())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        errors.of(Processor::builder(pool.clone())).poll_interval(hours).queue(idle, run()),
+    )
+    .await;
     let listens = "select count(*) from pg_stat_activity where query ilike 'listen %'
                    and datname = current_database()";
     eventually(database.pool(), listens, 1_i64).await;

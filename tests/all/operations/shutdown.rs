@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job, job_of, nothing_remains, processor, queue,
+    handler_with, job, job_of, nothing_remains, processor, queue, started,
 };
 
 #[derive(Clone, Default)]
@@ -58,16 +58,11 @@ impl Bench {
 
     async fn start(&self, database: &TestDatabase) -> Running {
         let builder = self.errors.of(processor(database, 10).await);
-        builder
-            .queue(
-                queue("q"),
-                handler_with(self.clone(), async |bench, job, data| bench.act(job, data).await),
-            )
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap()
+        started(builder.queue(
+            queue("q"),
+            handler_with(self.clone(), async |bench, job, data| bench.act(job, data).await),
+        ))
+        .await
     }
 }
 
@@ -302,16 +297,11 @@ async fn child() {
     // The signal may come as soon as the job has started. Its handler is set by then.
     tokio::task::yield_now().await;
     let bench = Bench::default();
-    let running = seriatim::Processor::builder(pool)
-        .queue(
-            queue("q"),
-            handler_with(bench, async |bench, job, data| bench.clone().act(job, data).await),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(seriatim::Processor::builder(pool).queue(
+        queue("q"),
+        handler_with(bench, async |bench, job, data| bench.clone().act(job, data).await),
+    ))
+    .await;
     signal.await.unwrap().unwrap();
     let report = running.shutdown(Duration::from_millis(100)).await;
     println!("\n{report:?} {}", json!(null));
@@ -352,13 +342,12 @@ fn no_session_outlives_the_runtime() {
     inner.block_on(async {
         let pool = database.pool_with(sqlx::postgres::PgPoolOptions::new()).await.unwrap();
         enqueue(&pool, "q", "g", 1).await;
-        let running = seriatim::Processor::builder(pool)
-            .queue(queue("q").concurrency(2), handler(async |_, _| std::future::pending().await))
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running =
+            started(seriatim::Processor::builder(pool).queue(
+                queue("q").concurrency(2),
+                handler(async |_, _| std::future::pending().await),
+            ))
+            .await;
         // The monitor's session begins with the first job.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         drop(running);

@@ -13,7 +13,7 @@ use crate::support::logged::Logged;
 use crate::support::standby::Standby;
 use crate::support::{
     Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
-    held_up, operator, processor, queue,
+    held_up, operator, processor, queue, started,
 };
 
 fn nothing() -> FnHandler {
@@ -105,15 +105,13 @@ async fn start_and_stop_are_one_line_each_and_a_drop_is_told() {
     let logged = Logged::default();
     let _guard = logged.start();
     let lease = Hold::Lease(Duration::from_secs(30));
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("mails"), nothing())
-        .queue(queue("films").hold(lease), nothing())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        processor(&database, 10)
+            .await
+            .queue(queue("mails"), nothing())
+            .queue(queue("films").hold(lease), nothing()),
+    )
+    .await;
     let text = logged.text();
     assert_eq!(text.lines().count(), 1, "{text}");
     for words in [
@@ -230,7 +228,7 @@ async fn a_queue_that_nobody_serves_is_named_once() {
     let gate = Gate::default();
     let held_up = held_up(&Log::default(), &gate);
     let builder = builder.queue(queue("q").concurrency(1), held_up);
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     // On a busy machine the processor's row may wait for the lock for too long, which is said, too.
     let names_it =
         |said: &String| said.contains("no processor or receiver serves queue \"postngs\"");

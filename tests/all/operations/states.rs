@@ -7,7 +7,7 @@ use serde_json::json;
 use seriatim::{Client, ControlError, JobError, JobStatus, NewJob, OutOfAttempts};
 use sqlx::PgPool;
 
-use crate::support::{database, handler, job, job_when, operator, processor, queue};
+use crate::support::{database, handler, job, job_when, operator, processor, queue, started};
 
 const VERBS: [&str; 5] = ["cancel", "retry", "skip", "redrive", "purge"];
 const STATES: [JobStatus; 6] = [
@@ -91,7 +91,7 @@ async fn the_matrix_is_as_the_guide_has_it() {
             builder = builder.queue(options, run);
         }
     }
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     let mut ids = BTreeMap::new();
     for state in STATES {
         for verb in VERBS {

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
     Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, handler_with,
-    operator, processor, queue,
+    operator, processor, queue, serve, started,
 };
 
 /// A worker with a watchdog, and so many threads for its tasks.
@@ -37,8 +37,7 @@ async fn watched(
 async fn run_elsewhere(database: &TestDatabase, jobs: &[i64]) -> usize {
     let mut begun = 0;
     let run = handler(async |job, _| Ok(json!(job.attempt())));
-    let running =
-        processor(database, 4).await.queue(queue("q"), run).build().unwrap().start().await.unwrap();
+    let running = serve(database, 4, queue("q"), run).await;
     for id in jobs {
         let job = ended(database.pool(), *id).await;
         assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
@@ -128,7 +127,7 @@ async fn long_handlers_a_pause_and_a_server_that_is_away_are_no_stall() {
     };
     let idle = handler(async |_, _| Ok(json!(null)));
     let builder = processor(&database, 8).await.queue(queue("q"), run).queue(queue("idle"), idle);
-    let running = builder.watchdog(watchdog).build().unwrap().start().await.unwrap();
+    let running = started(builder.watchdog(watchdog)).await;
     operator().pause_queue(pool, "idle").await.unwrap();
     for group in ["a", "b", "c", "d", "e"] {
         enqueue(pool, "q", group, 1).await;
@@ -160,23 +159,21 @@ async fn a_loop_that_is_blocked_alone_is_named() {
     let said = Log::default();
     let log = said.clone();
     let run = handler(async |_, _| Ok(json!(null)));
-    let running = processor(&database, 8)
-        .await
-        .queue(queue("q"), run)
-        .on_error(move |error| match error {
-            // Called by the loop itself.
-            BackgroundError::NotMigrated { .. } if !blocked.swap(true, Ordering::SeqCst) => {
-                let _ = waits.lock().unwrap().recv();
-            }
-            BackgroundError::Stalled(stall) => log.add(stall.to_string()),
-            _ => {}
-        })
-        .watchdog(watchdog)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        processor(&database, 8)
+            .await
+            .queue(queue("q"), run)
+            .on_error(move |error| match error {
+                // Called by the loop itself.
+                BackgroundError::NotMigrated { .. } if !blocked.swap(true, Ordering::SeqCst) => {
+                    let _ = waits.lock().unwrap().recv();
+                }
+                BackgroundError::Stalled(stall) => log.add(stall.to_string()),
+                _ => {}
+            })
+            .watchdog(watchdog),
+    )
+    .await;
     // The thread that is blocked may be the one that was to wait for timers. A task from outside
     // wakes another one.
     let (runtime, over) = (tokio::runtime::Handle::current(), Arc::new(AtomicBool::new(false)));

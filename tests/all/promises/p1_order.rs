@@ -14,7 +14,7 @@ use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
     Gate, Log, UNSEEN, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
-    nothing_remains, processor, size, until_groups, until_jobs,
+    nothing_remains, processor, serve, size, started, until_groups, until_jobs,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,21 +24,17 @@ async fn jobs_of_a_group_run_in_the_order_of_their_enqueues() {
     for n in 0..30 {
         enqueue(database.pool(), "q", &format!("g{}", n % 3), n).await;
     }
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q"),
-            handler_with(log.clone(), async |log, job, data| {
-                let entry = format!("{} {data}", job.group().unwrap());
-                log.add(entry);
-                Ok(json!(null))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q"),
+        handler_with(log.clone(), async |log, job, data| {
+            let entry = format!("{} {data}", job.group().unwrap());
+            log.add(entry);
+            Ok(json!(null))
+        }),
+    )
+    .await;
     drained(database.pool(), "q").await;
     let entries = log.entries();
     assert_eq!(entries.len(), 30);
@@ -67,14 +63,7 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log, gate: &Gate) ->
         Ok(json!(null))
     });
     let retry = RetryPolicy::new(10).base(Duration::from_millis(150)).factor(1.0);
-    processor(database, 10)
-        .await
-        .queue(queue("q").concurrency(slots).retry(retry), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap()
+    serve(database, 10, queue("q").concurrency(slots).retry(retry), run).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,7 +278,7 @@ async fn several_processors_keep_the_order() {
             Ok(done)
         });
         let builder = processor(&database, 4).await.queue(queue("q"), run);
-        running.push(builder.build().unwrap().start().await.unwrap());
+        running.push(started(builder).await);
     }
     let jobs = produce(pool).await;
     drained(pool, "q").await;

@@ -11,7 +11,7 @@ use sqlx::postgres::PgPoolOptions;
 use super::worker;
 use crate::support::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::support::worker_process::{Settings, WorkerProcess};
-use crate::support::{Log, database, handler_with, jobs_where, nothing_remains, size};
+use crate::support::{Log, database, handler_with, jobs_where, nothing_remains, size, started};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -77,7 +77,7 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
                 ),
             );
         }
-        running.push(builder.build().unwrap().start().await.unwrap());
+        running.push(started(builder).await);
     }
     running
 }

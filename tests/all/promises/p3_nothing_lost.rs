@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::queue;
 use crate::support::{
     Errors, by_hand, database, drained, ended, handler, job, job_of, job_when, nothing_remains,
-    processor, until_groups, until_jobs, value,
+    processor, started, until_groups, until_jobs, value,
 };
 
 /// Succeeds, fails, panics or has followers, as chance will have it.
@@ -41,14 +41,12 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
 
 async fn start(database: &TestDatabase, errors: &Errors) -> Running {
     let builder = errors.of(processor(database, 5).await);
-    builder
-        .maintenance_interval(Duration::from_millis(20))
-        .queue(queue("q"), handler(async |job, data| act(job, data).await))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap()
+    started(
+        builder
+            .maintenance_interval(Duration::from_millis(20))
+            .queue(queue("q"), handler(async |job, data| act(job, data).await)),
+    )
+    .await
 }
 
 /// Enqueues, in transactions that commit or do not, and cancels now and then.
@@ -174,14 +172,12 @@ async fn the_sweep_repairs_and_reports_what_hand_made_sql_stranded() {
     let unflagged = put("unflagged", 0).await;
     by_hand(pool, "update seriatim.job set flagged = false").await;
     let builder = errors.of(processor(&database, 10).await);
-    let _running = builder
-        .maintenance_interval(Duration::from_millis(50))
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        builder
+            .maintenance_interval(Duration::from_millis(50))
+            .queue(queue("q"), handler(async |_, data| Ok(data))),
+    )
+    .await;
     assert_eq!(ended(pool, unflagged).await.status, JobStatus::Succeeded);
     repaired(&errors, 1).await;
 

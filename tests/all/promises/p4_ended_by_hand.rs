@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use super::queue;
 use crate::support::{
     FnHandler, Log, by_hand, database, ended, handler_with, job_of, jobs_where, nothing_remains,
-    operator, processor, value,
+    operator, processor, serve, started, value,
 };
 
 /// Notes the end of a handler, also of one that is dropped.
@@ -84,14 +84,7 @@ async fn run(pool: &PgPool, what: &str) -> Job {
 async fn a_transaction_ended_by_hand_is_a_dead_letter_at_once() {
     let database = with_table().await;
     let (pool, log) = (database.pool(), Log::default());
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), acts(&log))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), acts(&log)).await;
     for (sql, within, behind) in [
         ("commit", 1, 1),
         ("rollback", 0, 1),
@@ -121,7 +114,7 @@ async fn a_handler_that_goes_on_after_its_commit_is_stopped() {
     let mut running = Vec::new();
     for _ in 0..2 {
         let builder = processor(&database, 10).await.queue(queue("q"), acts(&log));
-        running.push(builder.build().unwrap().start().await.unwrap());
+        running.push(started(builder).await);
     }
     for sql in ["commit", "rollback", "commit; begin"] {
         let what = format!("{sql}: hang");
@@ -142,28 +135,14 @@ async fn neither_a_timeout_nor_a_shutdown_repeats_a_commit() {
     let (pool, log) = (database.pool(), Log::default());
     // Time enough to send all that the handler sends, also on a busy machine.
     let options = || queue("q").timeout(Duration::from_secs(1));
-    let running = processor(&database, 10)
-        .await
-        .queue(options(), acts(&log))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, options(), acts(&log)).await;
     for sql in ["commit", "commit; begin"] {
         let what = format!("{sql}: hang");
         assert_ended_by_hand(&what, &run(pool, &what).await);
     }
     running.shutdown(Duration::from_secs(5)).await;
 
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("q"), acts(&log))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, queue("q"), acts(&log)).await;
     let before = log.entries().len();
     let job = job_of("q", "g", "commit: hang");
     let id = seriatim::enqueue(pool, job).await.unwrap().id();
@@ -180,14 +159,12 @@ async fn its_group_halts_or_parks_as_behind_any_dead_letter() {
     let (pool, log) = (database.pool(), Log::default());
     let of = |name: &str, then| -> QueueOptions { queue(name).out_of_attempts(then) };
     let pool_of_processor = database.pool_with(sqlx::postgres::PgPoolOptions::new());
-    let _running = Processor::builder(pool_of_processor.await.unwrap())
-        .queue(of("halts", OutOfAttempts::Halt), acts(&log))
-        .queue(of("parks", OutOfAttempts::Park), acts(&log))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        Processor::builder(pool_of_processor.await.unwrap())
+            .queue(of("halts", OutOfAttempts::Halt), acts(&log))
+            .queue(of("parks", OutOfAttempts::Park), acts(&log)),
+    )
+    .await;
     for (name, status) in [("halts", "queued"), ("parks", "parked")] {
         let jobs = [job_of(name, "g", "commit: ok"), job_of(name, "g", "behind")];
         let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();

@@ -10,7 +10,8 @@ use sqlx::{Connection, PgConnection, PgPool};
 
 use super::{HOLD, queue};
 use crate::support::{
-    Log, by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor, value,
+    Log, by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor,
+    serve, started, value,
 };
 
 /// Does the same as an asynchronous failover that loses more ids than a sequence is logged ahead.
@@ -36,7 +37,7 @@ async fn a_key_is_its_jobs_alone_though_its_id_comes_again() {
             if job.attempt() == 2 { Err(JobError::retry("as asked")) } else { Ok(json!(1)) }
         });
         let running = processor(&database, 4).await.queue(queue("q"), run);
-        let running = running.build().unwrap().start().await.unwrap();
+        let running = started(running).await;
         assert_eq!(ended(pool, job.id()).await.attempts, 3);
         running.shutdown(Duration::from_secs(5)).await;
         lose(pool, job.id()).await;
@@ -142,14 +143,8 @@ impl Bench {
              create table public.child (n int references public.parent deferrable initially deferred)",
         )
         .await;
-        let running = processor(&database, 10)
-            .await
-            .queue(queue("q"), handler(async |job, data| act(job, data).await))
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running =
+            serve(&database, 10, queue("q"), handler(async |job, data| act(job, data).await)).await;
         Self { database, running }
     }
 
@@ -292,14 +287,8 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, "create table public.written (what text)").await;
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |job, _| nested(job).await))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running =
+        serve(&database, 10, queue("q"), handler(async |job, _| nested(job).await)).await;
     let id = seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap().id();
     let job = ended(pool, id).await;
     assert_eq!(job.status, JobStatus::Succeeded, "{job:?}");
@@ -312,22 +301,18 @@ async fn savepoints_of_the_handler_commit_and_roll_back_as_it_says() {
 async fn an_endless_query_given_up_keeps_the_group_to_its_timeout() {
     let database = database().await;
     let pool = database.pool();
-    let running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q").timeout(Duration::from_millis(500)),
-            handler(async |job, _| {
-                let endless = sqlx::query("select pg_sleep(3600)").execute(job.tx().await?);
-                let given_up = tokio::time::timeout(Duration::from_millis(20), endless).await;
-                assert!(given_up.is_err());
-                Ok(json!("done"))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(
+        &database,
+        10,
+        queue("q").timeout(Duration::from_millis(500)),
+        handler(async |job, _| {
+            let endless = sqlx::query("select pg_sleep(3600)").execute(job.tx().await?);
+            let given_up = tokio::time::timeout(Duration::from_millis(20), endless).await;
+            assert!(given_up.is_err());
+            Ok(json!("done"))
+        }),
+    )
+    .await;
     let job = job_of("q", "g", 1).max_attempts(1);
     let id = seriatim::enqueue(pool, job).await.unwrap().id();
     let job = ended(pool, id).await;
@@ -360,8 +345,7 @@ async fn a_handlers_statements_are_planned_by_the_sessions_settings() {
     let jobs = (0..4).map(|n| job_of("q", if n < 3 { "g" } else { "h" }, n));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
     let options = queue("q").concurrency(1).time_slice(Duration::from_secs(30));
-    let _running =
-        processor(&database, 4).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(&database, 4, options, run).await;
     for enqueued in jobs {
         let job = ended(pool, enqueued.id()).await;
         assert_eq!((job.status, job.result), (JobStatus::Succeeded, Some(json!([]))));

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::queue;
 use crate::support::{
     Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
-    nothing_remains, processor,
+    nothing_remains, processor, serve,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
@@ -42,24 +42,20 @@ async fn not_for_a_running_handler() {
     let pool = database.pool();
     let (log, go) = (Log::default(), Arc::new(Notify::new()));
     let (seen, gate) = (log.clone(), Arc::clone(&go));
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q"),
-            handler_with((gate, seen), async |(gate, seen), job, data| {
-                sqlx::query("select 1").execute(job.tx().await?).await?;
-                seen.add(data.as_str().unwrap());
-                if data == json!("first") {
-                    gate.notified().await;
-                }
-                Ok(data)
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q"),
+        handler_with((gate, seen), async |(gate, seen), job, data| {
+            sqlx::query("select 1").execute(job.tx().await?).await?;
+            seen.add(data.as_str().unwrap());
+            if data == json!("first") {
+                gate.notified().await;
+            }
+            Ok(data)
+        }),
+    )
+    .await;
     let mut conn = database.connect().await.unwrap();
     impatient(&mut conn).await;
     put(&mut conn, "g", "first").await;
@@ -85,14 +81,7 @@ async fn not_for_a_running_handler() {
 async fn not_for_other_producers_of_the_same_new_group() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), handler(async |_, data| Ok(data))).await;
     let mut producers = Vec::new();
     for level in [LEVELS, LEVELS].concat() {
         let mut conn = database.connect().await.unwrap();
@@ -144,14 +133,8 @@ async fn produce(mut conn: PgConnection, level: &str, seed: u64) -> u64 {
 async fn no_race_with_workers_or_producers_aborts_a_transaction() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 20)
-        .await
-        .queue(queue("q").concurrency(10), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running =
+        serve(&database, 20, queue("q").concurrency(10), handler(async |_, data| Ok(data))).await;
     let mut expected = 0;
     for level in ["repeatable read", "serializable"] {
         let mut producers = Vec::new();
@@ -173,14 +156,7 @@ async fn no_race_with_workers_or_producers_aborts_a_transaction() {
 async fn what_is_rolled_back_was_never_enqueued() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), handler(async |_, data| Ok(data))).await;
     let mut tx = pool.begin().await.unwrap();
     // The flagged job of the group goes, the next one has a flag of its own.
     let mut savepoint = tx.begin().await.unwrap();
@@ -203,14 +179,7 @@ async fn what_is_rolled_back_was_never_enqueued() {
 async fn a_transaction_can_be_prepared_without_wake_ups() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), handler(async |_, data| Ok(data))).await;
     let name = database.name();
     let mut conn = database.connect().await.unwrap();
     let prepare = || sqlx::AssertSqlSafe(format!("prepare transaction '{name}'"));
@@ -272,14 +241,7 @@ async fn through_each_executor(pool: &PgPool) -> Vec<i64> {
 async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     let database = database().await;
     let pool = database.pool();
-    let _running = processor(&database, 10)
-        .await
-        .queue(queue("q"), handler(async |_, data| Ok(data)))
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 10, queue("q"), handler(async |_, data| Ok(data))).await;
     let ids = through_each_executor(pool).await;
     for id in ids {
         ended(pool, id).await;

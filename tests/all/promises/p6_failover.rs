@@ -16,7 +16,7 @@ use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
     Errors, Log, by_hand, database, drained, ended, enqueue, eventually, handler_with, job_of,
-    jobs_where, nothing_remains, processor, value,
+    jobs_where, nothing_remains, processor, started, value,
 };
 
 /// The time that P6 promises for a worker or a session that is killed.
@@ -205,11 +205,11 @@ async fn a_handler_with_a_lost_hold_ends_before_its_group_moves_on() {
     };
     let proxy = Proxy::start(&database.url(), None).await;
     let through = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
-    let cut_off = errors.of(processor(through, "cut off")).build().unwrap().start().await.unwrap();
+    let cut_off = started(errors.of(processor(through, "cut off"))).await;
     let job = enqueue(pool, "q", "g", 1).await;
     log.wait_for(1).await;
     let direct = database.pool_with(PgPoolOptions::new().max_connections(4)).await.unwrap();
-    let other = processor(direct, "other").build().unwrap().start().await.unwrap();
+    let other = started(processor(direct, "other")).await;
 
     // Its sessions end, and it does not hear of it.
     proxy.cut();
@@ -247,7 +247,7 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
                 witness::take_step(job, &pool, data).await
             });
         let builder = errors.of(processor(&database, 4).await);
-        running.push(builder.queue(queue("q"), run).build().unwrap().start().await.unwrap());
+        running.push(started(builder.queue(queue("q"), run)).await);
     }
     let jobs = (0..300).map(|n| {
         let group = ["a", "b", "c", "d", "e"][n % 5];
@@ -329,22 +329,20 @@ async fn while_the_host_uses_the_whole_pool_jobs_wait_and_then_run() {
     }
     let (log, errors) = (Log::default(), Errors::default());
     let begun = Instant::now();
-    let _running = errors
-        .of(Processor::builder(shared.clone()))
-        // A wake-up would cut a pause short.
-        .listen(false)
-        .queue(
-            queue("q"),
-            handler_with(log.clone(), async |log, job, _| {
-                log.add(job.attempt().to_string());
-                Ok(json!(null))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = started(
+        errors
+            .of(Processor::builder(shared.clone()))
+            // A wake-up would cut a pause short.
+            .listen(false)
+            .queue(
+                queue("q"),
+                handler_with(log.clone(), async |log, job, _| {
+                    log.add(job.attempt().to_string());
+                    Ok(json!(null))
+                }),
+            ),
+    )
+    .await;
     let refused = |errors: &[String]| {
         let refused = errors.iter().filter(|e| e.starts_with("Connection"));
         refused.count() >= 4

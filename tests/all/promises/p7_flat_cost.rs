@@ -11,7 +11,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
 use super::queue;
-use crate::support::{Log, PATIENCE, database, handler_with, processor, size};
+use crate::support::{Log, PATIENCE, database, handler_with, processor, size, started};
 
 /// How many jobs are run before the counters are read again.
 const JOBS: usize = 200;
@@ -69,8 +69,7 @@ async fn reads(jobs: &str, groups: &str, backlog: usize) -> Reads {
         Ok(json!(null))
     });
     let processor = processor(&database, 6).await.maintenance_interval(None);
-    let running =
-        processor.queue(queue("q").concurrency(2), run).build().unwrap().start().await.unwrap();
+    let running = started(processor.queue(queue("q").concurrency(2), run)).await;
     log.wait_for(JOBS).await;
     running.shutdown(PATIENCE).await;
 

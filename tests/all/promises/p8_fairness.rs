@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::queue;
 use crate::support::{
     Log, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains, processor,
-    size, until_jobs,
+    serve, size, until_jobs,
 };
 
 /// Runs what the data says, and logs group and data.
@@ -35,14 +35,8 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
     let retry =
         RetryPolicy::new(1_000_000).base(Duration::from_millis(1)).cap(Duration::from_millis(1));
     let run = handler_with(log.clone(), async |log, job, data| act(job, data, &log).await);
-    processor(database, 4)
+    serve(database, 4, queue("q").concurrency(slots).retry(retry).time_slice(Duration::ZERO), run)
         .await
-        .queue(queue("q").concurrency(slots).retry(retry).time_slice(Duration::ZERO), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap()
 }
 
 /// Jobs of one group, in one statement.
@@ -184,14 +178,7 @@ async fn thousands_of_late_enqueues_of_a_group_delay_no_later_group() {
         }
         Ok(json!(null))
     });
-    let _running = processor(&database, 4)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(&database, 4, queue("q"), run).await;
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit
     // while it runs.
     let mut late = pool.begin().await.unwrap();
@@ -216,8 +203,8 @@ fn stuck() -> usize {
     size(10_000, 100_000)
 }
 
-/// How long a startable group may wait behind them, usually: 0.3 s are promised, and the rest is for
-/// a machine under load.
+/// How long a startable group may wait behind them, usually: 0.3 s are promised, and the rest is
+/// for a machine under load.
 const STUCK_BOUND: Duration = Duration::from_millis(1_500);
 
 /// How long it may wait at most, on such a machine. Without any bound it was 45 s, or never.

@@ -12,7 +12,7 @@ use super::{queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, processor, until_groups, value,
+    operator, processor, serve, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,9 +20,7 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
     let database = database().await;
     let outside = database.pool().clone();
     let log = Log::default();
-    let _running = processor(&database, 10)
-        .await
-        .queue(
+    let _running = serve(&database, 10,
             queue("q"),
             handler_with((log.clone(), outside), async |(log, outside), job, _| {
                 let id = job.id();
@@ -41,13 +39,7 @@ async fn an_attempt_is_committed_before_its_handler_starts() {
                     Err("not yet".parse::<u32>().unwrap_err())?;
                 }
                 Ok(json!(null))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+            })).await;
     for group in [Some("g"), None] {
         let new = seriatim::NewJob::new("q", &1);
         let new = match group {
@@ -158,25 +150,21 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     let next = enqueue(pool, "q", "g", "harmless").await;
     let log = Log::default();
     let retry = RetryPolicy::new(3).base(Duration::from_millis(10));
-    let _running = processor(&database, 10)
-        .await
-        .queue(
-            queue("q").retry(retry),
-            handler_with(log.clone(), async |log, job, data| {
-                if data == json!("deadly") {
-                    // Under a lease, a handler without a transaction outlives the server.
-                    job.tx().await?;
-                    log.add(format!("in {}", job.attempt()));
-                    std::future::pending::<()>().await;
-                }
-                Ok(json!(null))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let _running = serve(
+        &database,
+        10,
+        queue("q").retry(retry),
+        handler_with(log.clone(), async |log, job, data| {
+            if data == json!("deadly") {
+                // Under a lease, a handler without a transaction outlives the server.
+                job.tx().await?;
+                log.add(format!("in {}", job.attempt()));
+                std::future::pending::<()>().await;
+            }
+            Ok(json!(null))
+        }),
+    )
+    .await;
     for attempt in 1..=3 {
         let entries = log.wait_for(attempt).await;
         assert_eq!(entries[attempt - 1], format!("in {attempt}"), "each number once");

@@ -13,7 +13,7 @@ use sqlx::{PgPool, SqlSafeStr};
 
 use crate::support::logged::Logged;
 use crate::support::{
-    Errors, by_hand, chain, database, ended, handler, job_of, processor, queue, value,
+    Errors, by_hand, chain, database, ended, handler, job_of, processor, queue, started, value,
 };
 
 /// A database that was never migrated.
@@ -128,16 +128,14 @@ async fn odd_schema_names_work_side_by_side() {
         client.migrate(pool).await.expect("and again");
         assert_eq!(tables(pool, name).await, TABLES);
         // Found by a wake-up: a poll would come too late.
-        let running = processor(&database, 10)
-            .await
-            .client(&client)
-            .poll_interval(Duration::from_hours(1))
-            .queue(queue("q"), handler(async |_, _| Ok(json!(1))))
-            .build()
-            .unwrap()
-            .start()
-            .await
-            .unwrap();
+        let running = started(
+            processor(&database, 10)
+                .await
+                .client(&client)
+                .poll_interval(Duration::from_hours(1))
+                .queue(queue("q"), handler(async |_, _| Ok(json!(1)))),
+        )
+        .await;
         let listening = "select count(*) > 0 from pg_stat_activity where query ilike 'listen %' \
                          and datname = current_database()";
         crate::support::eventually(pool, listening, true).await;

@@ -11,7 +11,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, handler_with, job,
-    jobs_where, processor, queue, value,
+    jobs_where, processor, queue, serve, started, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -73,19 +73,14 @@ async fn a_processor_takes_a_lapsed_batch_over_in_order() {
 
     let ran = Log::default();
     let builder = processor(&database, 10).await;
-    let running = builder
-        .queue(
-            queue("q"),
-            handler_with(ran.clone(), async |ran, job, data| {
-                ran.add(format!("{data} attempt {}", job.attempt()));
-                Ok(json!(1))
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(builder.queue(
+        queue("q"),
+        handler_with(ran.clone(), async |ran, job, data| {
+            ran.add(format!("{data} attempt {}", job.attempt()));
+            Ok(json!(1))
+        }),
+    ))
+    .await;
     ended(pool, ids[3]).await;
     assert_eq!(ran.entries(), ["1 attempt 2", "2 attempt 2", "3 attempt 1"]);
     let forgiven = "select array_agg(attempts_forgiven order by id) from seriatim.job";
@@ -182,24 +177,19 @@ async fn receivers_and_a_processor_keep_order_and_never_overlap() {
     let oracle = Oracle::default();
 
     let builder = processor(&database, 10).await;
-    let running = builder
-        .queue(
-            queue("q").concurrency(2),
-            handler_with(oracle.clone(), async |oracle, job, data| {
-                let n = data.as_i64().unwrap();
-                let group = job.group().unwrap().to_owned();
-                oracle.enter(&group, n);
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                let fails = fastrand::u8(0..20) == 0;
-                oracle.leave(&group, n, !fails);
-                if fails { Err(JobError::retry("no luck")) } else { Ok(json!(n)) }
-            }),
-        )
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(builder.queue(
+        queue("q").concurrency(2),
+        handler_with(oracle.clone(), async |oracle, job, data| {
+            let n = data.as_i64().unwrap();
+            let group = job.group().unwrap().to_owned();
+            oracle.enter(&group, n);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let fails = fastrand::u8(0..20) == 0;
+            oracle.leave(&group, n, !fails);
+            if fails { Err(JobError::retry("no luck")) } else { Ok(json!(n)) }
+        }),
+    ))
+    .await;
     let receivers: Vec<_> = (0..4)
         .map(|seed| tokio::spawn(receiver(pool.clone(), oracle.clone(), seed, GROUPS * EACH)))
         .collect();
@@ -246,14 +236,7 @@ async fn a_handler_receives_from_other_queues_only() {
         ));
         Ok(data)
     });
-    let running = processor(&database, 10)
-        .await
-        .queue(queue("q"), run)
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = serve(&database, 10, queue("q"), run).await;
     let said = log.wait_for(1).await;
     assert!(said[0].contains("this transaction holds a job of queue q"), "{said:?}");
     assert!(said[0].ends_with("Ok(1)"), "{said:?}");

@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{
     Errors, PATIENCE, by_hand, chain, database, ended, enqueue, handler, job_of, job_when,
-    jobs_where, operator, queue, until_jobs, value,
+    jobs_where, operator, queue, started, until_jobs, value,
 };
 
 const SQL: &str = include_str!("../../../docs/roles.sql");
@@ -189,21 +189,19 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
         })
     };
     let builder = errors.of(Processor::builder(worker.clone()));
-    let running = builder
-        .poll_interval(Duration::from_millis(50))
-        .maintenance_interval(Duration::from_millis(100))
-        .slots(4)
-        .queue(queue("q").hold(hold), run())
-        .queue(queue("several").hold(hold).time_slice(Duration::from_secs(30)), run())
-        .queue(queue("limited").hold(hold), run())
-        .queue(queue("parks").hold(hold).out_of_attempts(OutOfAttempts::Park), run())
-        .queue(queue("gone").hold(hold).keep_succeeded(Retention::Never), run())
-        .queue(queue("short").hold(hold).keep_failed(Retention::For(Duration::ZERO)), run())
-        .build()
-        .unwrap()
-        .start()
-        .await
-        .unwrap();
+    let running = started(
+        builder
+            .poll_interval(Duration::from_millis(50))
+            .maintenance_interval(Duration::from_millis(100))
+            .slots(4)
+            .queue(queue("q").hold(hold), run())
+            .queue(queue("several").hold(hold).time_slice(Duration::from_secs(30)), run())
+            .queue(queue("limited").hold(hold), run())
+            .queue(queue("parks").hold(hold).out_of_attempts(OutOfAttempts::Park), run())
+            .queue(queue("gone").hold(hold).keep_succeeded(Retention::Never), run())
+            .queue(queue("short").hold(hold).keep_failed(Retention::For(Duration::ZERO)), run()),
+    )
+    .await;
     client.configure_queue(pool, QueueSettings::new("limited").in_flight_limit(1)).await.unwrap();
     operator().pause_group(pool, "q", "paused").await.unwrap();
     let mut ids = Vec::new();

@@ -11,8 +11,8 @@ use seriatim::{Client, JobStatus, NewJob, Retention};
 use sqlx::PgPool;
 
 use crate::support::{
-    by_hand, database, drained, enqueue, handler, job, job_of, jobs_where, processor, queue,
-    until_jobs, value,
+    by_hand, database, drained, enqueue, handler, job, job_of, jobs_where, processor, queue, serve,
+    started, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -33,8 +33,7 @@ async fn lapse(pool: &PgPool) {
 async fn work_off(database: &TestDatabase) {
     let options = queue("q");
     let run = handler(async |_, data| Ok(data));
-    let _running =
-        processor(database, 10).await.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = serve(database, 10, options, run).await;
     drained(database.pool(), "q").await;
 }
 
@@ -239,7 +238,7 @@ async fn a_job_that_waits_is_kept_however_old_it_is() {
         .keep_cancelled(Retention::Never);
     let run = handler(async |_, data| Ok(data));
     let builder = processor(&database, 4).await.maintenance_interval(Duration::from_millis(20));
-    let _running = builder.queue(options, run).build().unwrap().start().await.unwrap();
+    let _running = started(builder.queue(options, run)).await;
     until_jobs(pool, "finished_at is not null", 0).await;
     assert_eq!(jobs_where(pool, "true").await, 2);
 }

@@ -22,7 +22,7 @@ use seriatim::admin::Operator;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
     ActiveJob, Client, Job, JobError, JobHandler, NewJob, Processor, ProcessorBuilder,
-    QueueOptions, RetryPolicy, async_trait,
+    QueueOptions, RetryPolicy, Running, async_trait,
 };
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
@@ -220,6 +220,21 @@ pub fn queue(name: &str) -> QueueOptions {
 pub async fn processor(database: &TestDatabase, connections: u32) -> ProcessorBuilder {
     let pool = database.pool_with(PgPoolOptions::new().max_connections(connections)).await.unwrap();
     Processor::builder(pool).poll_interval(Duration::from_millis(50))
+}
+
+/// Builds a processor and starts it.
+pub async fn started(builder: ProcessorBuilder) -> Running {
+    builder.build().unwrap().start().await.unwrap()
+}
+
+/// Starts a processor of one queue, as [`processor`] makes it.
+pub async fn serve(
+    database: &TestDatabase,
+    connections: u32,
+    options: QueueOptions,
+    handler: impl JobHandler,
+) -> Running {
+    started(processor(database, connections).await.queue(options, handler)).await
 }
 
 pub async fn enqueue(pool: &PgPool, queue: &str, group: &str, data: impl Into<Value>) -> i64 {

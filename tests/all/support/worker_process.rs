@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::support::witness;
-use crate::support::{Log, chain, handler_with};
+use crate::support::{Log, chain, handler_with, started};
 
 /// The environment variable with the settings of the process.
 const VARIABLE: &str = "SERIATIM_TEST_WORKER";
@@ -245,7 +245,7 @@ async fn work() {
             }),
         );
     }
-    let running = builder.build().unwrap().start().await.unwrap();
+    let running = started(builder).await;
     say("ready");
     input_is_closed().await;
     let deadline = if settings.watchdog.is_some() { 100 } else { 5_000 };
