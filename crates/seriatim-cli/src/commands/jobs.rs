@@ -17,7 +17,7 @@ use crate::commands::groups::tries;
 use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, explained, in_words, since, visible};
+use crate::output::text::{clock, count, explained, in_commands, in_words, since, visible};
 use crate::output::{self, json, json_line, line};
 use crate::session::Session;
 
@@ -176,7 +176,11 @@ async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let retried = session.operator.retry(conn, id).await?;
-        let word = format!("is {retried}");
+        let next = match retried.dead_letter_of {
+            Some(_) => in_commands(&format!(" (redrive {id})"), None, None),
+            None => String::new(),
+        };
+        let word = format!("is {retried}{next}");
         let data = json!({
             "action": "retry", "job": id, "overtaken": retried.overtaken,
             "dead_letter_of": retried.dead_letter_of,

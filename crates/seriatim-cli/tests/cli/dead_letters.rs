@@ -84,7 +84,7 @@ async fn a_dead_letter_in_a_queue_of_its_own_is_named_with_what_ends_it() {
     let retried = cli.ends(DONE, &["job", "retry", &of_bob]).await.out;
     let words = format!(
         "job {of_bob} is a dead letter of queue \"orders\" again, and waits in its dead-letter \
-         queue: `seriatim job redrive {of_bob}` to run it"
+         queue until it is redriven (`seriatim job redrive {of_bob}`)"
     );
     assert!(retried.contains(&words), "{retried}");
     let redriven = cli.ends(DONE, &["job", "redrive", &of_bob]).await.out;

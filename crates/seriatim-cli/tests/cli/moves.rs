@@ -30,7 +30,8 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     assert_eq!(dry[0]["jobs"][2]["new_job"], json!(null));
     let one = ["job", "move", &ids[0], "--to", "orders", "--dry-run"];
     let one = cli.ends(DONE, &one).await.out;
-    assert!(one.contains(&format!("job {} is in queue \"orders\" now", ids[0])), "{one}");
+    assert!(one.contains(&format!("job {} is moved, to the end", ids[0])), "{one}");
+    assert!(!one.contains("its id is"), "{one}");
     // Each that cannot be moved is told.
     let some = ["job", "move", "4711", &ids[1], "--to", "orders", "--dry-run"];
     let some = cli.ends(ERROR, &some).await;
@@ -39,6 +40,7 @@ async fn jobs_of_a_mistyped_queue_are_moved() {
     let part = ["job", "move", &ids[2], "--to", "orders", "--reason", "mistyped"];
     let moved = cli.ends(DONE, &part).await;
     assert!(moved.out.contains("1 earlier job of the same groups stays"), "{}", moved.out);
+    assert!(moved.out.contains("; its id is 4 now"), "{}", moved.out);
     let shown = cli.ends(DONE, &["job", "show", &ids[2]]).await;
     assert!(shown.out.contains("moved to queue \"orders\" as job"), "{}", shown.out);
     assert!(shown.out.contains("mistyped (to queue \"orders\")"), "{}", shown.out);
