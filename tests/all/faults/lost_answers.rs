@@ -9,8 +9,7 @@ use seriatim::{Hold, NewJob};
 use sqlx::Executor;
 
 use crate::support::{
-    Log, by_hand, drained, eventually, handler_with, job_of, nothing_remains, processor, queue,
-    serve,
+    Log, by_hand, drained, eventually, handler_with, job_of, nothing_remains, queue, serve,
 };
 
 const LEASE: Duration = Duration::from_mins(10);

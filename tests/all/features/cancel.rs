@@ -43,7 +43,7 @@ async fn put(pool: &PgPool, job: NewJob) -> i64 {
     seriatim::enqueue(pool, job).await.unwrap().id()
 }
 
-async fn started(log: &Log, what: &str) {
+async fn logged(log: &Log, what: &str) {
     let entry = format!("{what} started");
     log.wait(&entry, |entries| entries.contains(&entry)).await;
 }
@@ -56,7 +56,7 @@ async fn a_job_that_waits_never_runs() {
 
     // Behind a running one.
     let first = put(pool, job_of("q", "g", "finishes")).await;
-    started(&log, "finishes").await;
+    logged(&log, "finishes").await;
     let waits = put(pool, job_of("q", "g", "never")).await;
     let last = put(pool, job_of("q", "g", "quick")).await;
     // A worker may read its row for a moment. Then the cancel is a request.
@@ -100,7 +100,7 @@ async fn a_running_job_is_told_and_decides() {
         put(pool, job_of("q", what, "quick")).await;
     }
     for what in ["err", "panic", "finishes", "hangs"] {
-        started(&log, what).await;
+        logged(&log, what).await;
     }
     for id in &ids {
         let cancelled = client.cancel(pool, *id).await.unwrap();

@@ -11,9 +11,7 @@ use seriatim::receive::Receive;
 use seriatim::{Client, EnqueueError, NameError, NewJob};
 use sqlx::PgPool;
 
-use crate::support::{
-    chain, database, drained, handler, job, job_of, processor, queue, serve, value,
-};
+use crate::support::{chain, database, drained, handler, job, job_of, queue, serve, value};
 
 async fn refused(pool: &PgPool, bad: NewJob) -> EnqueueError {
     let jobs = [job_of("q", "g", 0), job_of("q", "g", 1), bad];

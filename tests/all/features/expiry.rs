@@ -13,7 +13,7 @@ use seriatim::{
 
 use crate::support::{
     Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
-    operator, processor, queue, serve,
+    operator, queue, serve,
 };
 
 /// Fails for the data `"bad"`.

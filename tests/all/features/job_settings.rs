@@ -6,9 +6,7 @@ use chrono::{TimeDelta, Utc};
 use serde_json::json;
 use seriatim::{Client, NewJob};
 
-use crate::support::{
-    by_hand, database, ended, handler, job, job_of, processor, queue, serve, value,
-};
+use crate::support::{by_hand, database, ended, handler, job, job_of, queue, serve, value};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_said_is_shown_to_people_and_handlers() {

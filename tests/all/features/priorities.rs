@@ -9,7 +9,7 @@ use seriatim::{JobError, NewJob, QueueOptions, RetryPolicy, Running};
 
 use crate::support::{
     Gate, Log, by_hand, database, drained, ended, eventually, handler_with, job_of,
-    nothing_remains, processor, queue, serve, until_jobs,
+    nothing_remains, queue, serve, until_jobs,
 };
 
 /// One slot, whose handler waits at the gate. A first job keeps it busy.

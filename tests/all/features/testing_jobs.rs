@@ -6,7 +6,7 @@ use serde_json::json;
 use seriatim::testing::{Jobs, WaitError};
 use seriatim::{JobError, JobStatus};
 
-use crate::support::{database, enqueue, handler, processor, queue, serve};
+use crate::support::{database, enqueue, handler, queue, serve};
 
 #[tokio::test]
 async fn jobs_are_listed_run_one_by_one_and_drained() {

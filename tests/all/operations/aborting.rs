@@ -9,7 +9,7 @@ use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, processor, queue, serve,
+    operator, queue, serve,
 };
 
 /// Says when a handler's future is dropped.

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     by_hand, database, ended, enqueue, handler, job, job_of, job_when, nothing_remains, operator,
-    processor, queue, serve, value,
+    queue, serve, value,
 };
 
 async fn actions(pool: &PgPool) -> Vec<(String, Option<String>, u64)> {

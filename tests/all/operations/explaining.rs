@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     Log, PATIENCE, UNSEEN, by_hand, database, ended, enqueue, handler_with, job_of, job_when,
-    operator, processor, queue, serve, until_jobs, value,
+    operator, queue, serve, until_jobs, value,
 };
 
 async fn explained(pool: &PgPool, job: i64) -> JobExplanation {

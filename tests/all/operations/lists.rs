@@ -8,7 +8,7 @@ use seriatim::{Client, JobError, JobStatus, NewJob, Processor};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, operator,
-    processor, queue, serve, started,
+    queue, serve, started,
 };
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::queue;
 use crate::support::{
     Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
-    nothing_remains, processor, serve,
+    nothing_remains, serve,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

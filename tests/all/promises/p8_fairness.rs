@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use super::queue;
 use crate::support::{
-    Log, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains, processor,
-    serve, size, until_jobs,
+    Log, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains, serve, size,
+    until_jobs,
 };
 
 /// Runs what the data says, and logs group and data.

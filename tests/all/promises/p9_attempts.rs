@@ -12,7 +12,7 @@ use super::{queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, processor, serve, until_groups, value,
+    operator, serve, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]
