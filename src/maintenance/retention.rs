@@ -79,7 +79,7 @@ pub(crate) async fn forget_expired(
 
 /// Deletes settings of groups whose pauses have ended, in small batches from `after` on, a queue
 /// and a group.
-pub(in crate::maintenance) async fn forget_pauses(
+pub(crate) async fn forget_pauses(
     store: &Store,
     conn: &mut PgConnection,
     after: &mut (String, String),

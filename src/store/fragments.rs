@@ -58,7 +58,7 @@ pub(crate) const WAITS_AS_DEAD_LETTER: &str = "j.moved_from is not null and j.st
 
 /// Whether lists show a job `j` as a dead letter that waits in a dead-letter queue. A receiver may
 /// have looked at it, and let its visibility end.
-pub(in crate::store) const IS_LISTED_DEAD_LETTER: &str = "j.moved_from is not null and (j.status = 'queued' \
+pub(crate) const IS_LISTED_DEAD_LETTER: &str = "j.moved_from is not null and (j.status = 'queued' \
      and coalesce((select c.claimed_by is null and c.ready_at <= clock_timestamp() \
        from {claim_of}(j.queue, j.group_id, j.id) c), true) \
      or j.status = 'started' and j.claimed_by is null and j.lease_until <= clock_timestamp())";
@@ -112,7 +112,7 @@ const LAPSED_AFTER: Duration = Duration::from_secs(5);
 
 /// Returns whether the claim of this alias, a row of `table`, has lapsed: its lease or visibility
 /// is over, nobody has taken it over, and no session holds it.
-pub(in crate::store) fn lapsed(alias: &str, end: &str, table: &str) -> String {
+pub(crate) fn lapsed(alias: &str, end: &str, table: &str) -> String {
     let after = LAPSED_AFTER.as_secs();
     format!(
         "({alias}.{end} <= now() - interval '{after} s' and ({alias}.xmax::text = '0' \
