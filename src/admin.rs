@@ -1,12 +1,12 @@
 //! Changes by hand, and the lists that they start from.
 //!
 //! [`Operator`] makes the changes: cancel, retry, skip, pause, redrive, purge and more. Each is
-//! recorded as an [`Operation`], with who made it and why, and returns its effect ([`Retried`],
+//! recorded as an [`Operation`], with who made it and why. Most return their effect ([`Retried`],
 //! [`Redriven`], [`Purged`], [`Moved`], …).
 //!
 //! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
 //! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
-//! that stand, [`MoveTask`] for what is being moved.
+//! that stand, [`MoveTask`] for move tasks, running and ended.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
 //! them by [`Client::configure_queue`](crate::Client::configure_queue).

@@ -1,8 +1,8 @@
 //! Explanations: why a job or a group is where it is, and which worker and session have it.
 //!
 //! [`Client::explain_job`](crate::Client::explain_job) and
-//! [`Client::explain_group`](crate::Client::explain_group) return them. Each prints as one
-//! sentence, which ends with what to do. Its [`Reason`] and its other parts are fields, and
+//! [`Client::explain_group`](crate::Client::explain_group) return them. Each prints as a
+//! few sentences; the last one says what to do, if anything. Its [`Reason`] and its other parts are fields, and
 //! serialize.
 //!
 //! ```no_run

@@ -159,14 +159,15 @@
 //!
 //! # Ends
 //!
-//! An `Ok` ends a job as [`JobStatus::Succeeded`]. Any error means another attempt in the job's
-//! place, after the delay of the [`RetryPolicy`]: later jobs of its group wait. A panic and a
+//! An `Ok` ends a job as [`JobStatus::Succeeded`]. An error of the handler means another attempt in
+//! the job's place, after the delay of the [`RetryPolicy`]: later jobs of its group wait. A panic and a
 //! timeout are errors too. [`JobError::retry_after`] names the delay, [`JobError::fail`] means no
 //! other attempt.
 //!
-//! A job that is out of attempts ends as [`JobStatus::Failed`] and is kept as a dead letter.
-//! [`OutOfAttempts`] says what becomes of its group: it goes on (the default), halts until an
-//! operator decides, or the jobs behind it step aside.
+//! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`] and
+//! is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`] decides
+//! about its group: it goes on (the default), halts until an operator decides or a deadline comes,
+//! or the jobs behind it step aside.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -205,7 +206,8 @@
 //! A receiver takes jobs without a handler, as a client of SQS does: from Rust here, from any other
 //! language by SQL functions of the same names. Each job comes with a receipt, the proof of its
 //! claim, which is valid for its visibility (30 s by default). Processors and receivers may share a
-//! queue. [`receive`] has the types.
+//! queue. [`receive`] has the types. A job that is neither acked nor nacked is received again after
+//! its visibility; the attempt counts.
 //!
 //! ```no_run
 //! use seriatim::Client;
@@ -213,7 +215,7 @@
 //!
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::default();
-//! for job in client.receive(&pool, Receive::new("postings").max(10)).await? {
+//! for job in client.receive(&pool, Receive::new("postings")).await? {
 //!     let mut tx = pool.begin().await?;
 //!     let sql = "update account set cents = cents + 1500 where id = 42";
 //!     sqlx::query(sql).execute(&mut *tx).await?;
@@ -226,11 +228,12 @@
 //!
 //! # Operating
 //!
-//! [`Client::explain_job`] says in one sentence why a job waits, since when, and which session has
-//! it ([`explain`]). [`Client::queues`] and [`Client::groups`] list what there is.
+//! [`Client::explain_job`] tells in a few sentences why a job waits, since when, and which session
+//! has it ([`explain`]). [`Client::queues`] and [`Client::groups`] list what there is.
 //!
 //! Changes by hand are methods of an [`Operator`](admin::Operator), which records who made each and
-//! why ([`admin`]). Most take a transaction, in which they can be looked at and rolled back.
+//! why ([`admin`]). Most take a transaction, in which they can be looked at and rolled back. Purges
+//! take a pool, and a rollback does not undo an abort.
 //!
 //! ```no_run
 //! use seriatim::Client;
@@ -246,7 +249,8 @@
 //! # }
 //! ```
 //!
-//! The command line `seriatim` and its page do the same, with a preview.
+//! The command line `seriatim` and its page do the same, with a preview; that of an abort or a purge
+//! is in words.
 //!
 //! # Testing
 //!

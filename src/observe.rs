@@ -20,7 +20,7 @@
 //!     .watchdog(Watchdog::new(Duration::from_secs(60)))
 //!     .on_error(|error| eprintln!("{error}"))
 //!     .on_event(|event| {
-//!         if event.outcome == EndedAs::Failed {
+//!         if matches!(event.outcome, EndedAs::Failed | EndedAs::Expired) {
 //!             eprintln!("job {} is a dead letter", event.job);
 //!         }
 //!     });

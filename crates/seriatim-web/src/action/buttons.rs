@@ -54,10 +54,16 @@ fn key(action: &Action) -> &'static str {
 
 /// Returns whether an action throws work away.
 fn is_grave(action: &Action) -> bool {
-    let label = action.label();
-    matches!(label, "Cancel" | "Abort")
-        || label.starts_with("Purge")
-        || label.starts_with("Discard")
+    matches!(
+        action,
+        Action::Cancel { .. }
+            | Action::Abort { .. }
+            | Action::Purge { .. }
+            | Action::PurgeEverything { .. }
+            | Action::DiscardParked { .. }
+            | Action::DiscardJobs { .. }
+            | Action::DiscardMatching { .. }
+    )
 }
 
 /// Makes the buttons that a user may press.

@@ -117,7 +117,25 @@ impl Action {
     pub(crate) fn needs(&self) -> Access {
         match self {
             Self::Purge { .. } | Self::PurgeEverything { .. } => Access::Admin,
-            _ => Access::Operator,
+            Self::Cancel { .. }
+            | Self::Retry { .. }
+            | Self::Skip { .. }
+            | Self::RunNow { .. }
+            | Self::Abort { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Unhalt { .. }
+            | Self::Park { .. }
+            | Self::Redrive { .. }
+            | Self::RedriveParked { .. }
+            | Self::DiscardParked { .. }
+            | Self::RedriveJobs { .. }
+            | Self::DiscardJobs { .. }
+            | Self::RedriveMatching { .. }
+            | Self::DiscardMatching { .. }
+            | Self::StartMoveTask { .. }
+            | Self::CancelMoveTask { .. }
+            | Self::ReleaseNode { .. } => Access::Operator,
         }
     }
 
