@@ -2,8 +2,8 @@
 //!
 //! [`Client::explain_job`](crate::Client::explain_job) and
 //! [`Client::explain_group`](crate::Client::explain_group) return them. Each prints as a
-//! few sentences; the last one says what to do, if anything. Its [`Reason`] and its other parts are fields, and
-//! serialize.
+//! few sentences; the last one says what to do, if anything. Its [`Reason`] and its other parts are
+//! fields, and serialize.
 //!
 //! ```no_run
 //! use seriatim::Client;

@@ -160,12 +160,12 @@
 //! # Ends
 //!
 //! An `Ok` ends a job as [`JobStatus::Succeeded`]. An error of the handler means another attempt in
-//! the job's place, after the delay of the [`RetryPolicy`]: later jobs of its group wait. A panic and a
-//! timeout are errors too. [`JobError::retry_after`] names the delay, [`JobError::fail`] means no
-//! other attempt.
+//! the job's place, after the delay of the [`RetryPolicy`]: later jobs of its group wait. A panic
+//! and a timeout are errors too. [`JobError::retry_after`] names the delay, [`JobError::fail`]
+//! means no other attempt.
 //!
-//! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`] and
-//! is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`] decides
+//! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`]
+//! and is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`] decides
 //! about its group: it goes on (the default), halts until an operator decides or a deadline comes,
 //! or the jobs behind it step aside.
 //!
@@ -249,8 +249,8 @@
 //! # }
 //! ```
 //!
-//! The command line `seriatim` and its page do the same, with a preview; that of an abort or a purge
-//! is in words.
+//! The command line `seriatim` and its page do the same, with a preview; that of an abort or a
+//! purge is in words.
 //!
 //! # Testing
 //!
