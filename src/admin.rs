@@ -37,7 +37,7 @@ pub use crate::client::operator::purge::Purged;
 pub use crate::client::operator::redrive::Redriven;
 pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use crate::job::failed_filter::{FailedFilter, FailedJob};
-pub use crate::job::move_task::{MoveTask, MoveTaskStatus};
+pub use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};
 pub use crate::job::operation::Operation;
 pub use crate::job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,

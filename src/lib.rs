@@ -165,9 +165,9 @@
 //! means no other attempt.
 //!
 //! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`]
-//! and is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`] decides
-//! about its group: it goes on (the default), halts until an operator decides or a deadline comes,
-//! or the jobs behind it step aside.
+//! and is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`]
+//! decides about its group: it goes on (the default), halts until an operator decides or a deadline
+//! comes, or the jobs behind it step aside.
 //!
 //! ```no_run
 //! # use std::time::Duration;

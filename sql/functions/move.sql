@@ -70,37 +70,3 @@ begin
   perform record_operations(actor, 'move', jobs,
     concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
 end $$;
-
--- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids
--- of each first, then jobs without a group. So a limit never takes a job before an earlier one of
--- its group. Groups in `besides` are left out.
-create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
-returns setof bigint
-language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
-  select w.id from (
-    (select j.id from job j
-      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
-        and j.status = 'queued' and (of_group is null or j.group_id = of_group)
-        and j.group_id <> all (besides)
-        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
-      order by j.queue, j.group_id, j.id limit n)
-    union all
-    (select j.id from job j
-      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and of_group is null
-      order by j.queue, j.turn_at, j.id limit n)) w
-  limit n
-$$;
-
--- The same as move_jobs for up to `n` queued jobs of a queue, or of one group of it, as
--- waiting_jobs has them.
-create or replace function move_queue(from_queue text, to_queue text, group_id text default null,
-  n integer default 1000, reason text default null, actor text default session_user,
-  out jobs bigint[], out new_jobs bigint[], out groups bigint, out duplicates bigint, out left_behind bigint)
-language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
-as $$
-#variable_conflict use_column
-begin
-  perform check_count(n);
-  select m.* into jobs, new_jobs, groups, duplicates, left_behind
-  from move_jobs(array(select waiting_jobs(from_queue, group_id, n)), to_queue, reason, actor) m;
-end $$;

@@ -1,5 +1,5 @@
--- Move tasks: what waits in a queue is moved to another one, or back to where it came from, so many
--- jobs a second. Jobs keep their ids, and so their order in a group.
+-- Move tasks: what waits in a queue, or in one group of it, is moved to another queue, or back to
+-- where it came from, so many jobs a second. Jobs keep their ids, and so their order in a group.
 
 -- Queues jobs again that receivers have had for longer than a strict visibility, at most 100 of
 -- each kind: a task moves them, as a receive would take them over. So it does with dead letters
@@ -37,12 +37,33 @@ begin
     and j.finished_at is null;
 end $$;
 
+-- Returns up to `n` queued jobs of a queue, or of one group of it: group by group, the lowest ids
+-- of each first, then jobs without a group. So a limit never takes a job before an earlier one of
+-- its group. Groups in `besides` are left out.
+create or replace function waiting_jobs(of_queue text, of_group text, n integer, besides text[] default '{}')
+returns setof bigint
+language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
+  select w.id from (
+    (select j.id from job j
+      where j.queue = of_queue and j.group_id is not null and j.status in ('queued', 'started')
+        and j.status = 'queued' and (of_group is null or j.group_id = of_group)
+        and j.group_id <> all (besides)
+        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null
+      order by j.queue, j.group_id, j.id limit n)
+    union all
+    (select j.id from job j
+      where j.queue = of_queue and j.group_id is null and j.status = 'queued' and of_group is null
+      order by j.queue, j.turn_at, j.id limit n)) w
+  limit n
+$$;
+
 -- Returns whether a task has anything left to move. Jobs in flight are left where they are.
-create or replace function waits_for_move(from_queue text, to_queue text) returns boolean
+create or replace function waits_for_move(from_queue text, to_queue text, of_group text) returns boolean
 language sql stable set search_path from current set enable_seqscan = off set enable_bitmapscan = off as $$
   select case when to_queue is null then exists (
-      select from job j where j.queue = from_queue and {waits_as_dead_letter})
-    else exists (select from waiting_jobs(from_queue, null, 1)) end
+      select from job j where j.queue = from_queue and {waits_as_dead_letter}
+        and (of_group is null or j.group_id = of_group))
+    else exists (select from waiting_jobs(from_queue, of_group, 1)) end
 $$;
 
 -- Lets queued jobs of a group leave its queue, which this transaction has locked. The next one
@@ -96,14 +117,15 @@ begin
   where g.ctid = any (line) and g.claim is null and g.halted_at is null;
 end $$;
 
--- Moves up to `n` queued jobs of a queue. Without `to_queue`, jobs that came from another queue go
--- back there. The jobs of a group are moved up to the first one that stays. A group that is held
+-- Moves up to `n` queued jobs of a queue, or of one group of it. Without `to_queue`, jobs that came
+-- from another queue go back there. The jobs of a group are moved up to the first one that stays. A group that is held
 -- (see leave_group) is left to the next call.
 --
 -- Returns how many it moved.
 --
 -- Locks: the jobs, then as leave_group.
-create or replace function move_waiting(from_queue text, to_queue text, n integer) returns bigint
+create or replace function move_waiting(from_queue text, to_queue text, n integer, of_group text default null)
+returns bigint
 language plpgsql volatile set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
@@ -116,10 +138,10 @@ begin
     if to_queue is null then
       wanted := array(
         select j.id from job j where j.queue = from_queue and {waits_as_dead_letter}
-          and (j.group_id is null or j.group_id <> all (left_out))
+          and (of_group is null or j.group_id = of_group) and (j.group_id is null or j.group_id <> all (left_out))
         order by j.queue, j.group_id, j.id limit n);
     else
-      wanted := array(select w.id from waiting_jobs(from_queue, null, n, left_out) w(id));
+      wanted := array(select w.id from waiting_jobs(from_queue, of_group, n, left_out) w(id));
     end if;
     for part in
       select l.group_id, array_agg(l.id) as ids from (
@@ -148,11 +170,13 @@ end $$;
 
 -- Starts a task that moves the waiting jobs of `from_queue` to `to_queue`. Without `to_queue`, each
 -- job goes back to the queue that it came from as a dead letter, and jobs that came from none are
--- left. The task moves at most `per_second` jobs a second, over all servers; without that, it runs
--- as fast as it can. Maintenance carries it out. Refuses a second task for the same queue. Ten
--- older tasks of the queue are kept. Returns the task's id.
+-- left. With `group_id` it moves the jobs of this group alone; with `n` it ends after so many jobs.
+-- The task moves at most `per_second` jobs a second, over all servers; without that, it runs as
+-- fast as it can. Maintenance carries it out. Refuses a second task for the same queue. Ten older
+-- tasks of the queue are kept. Returns the task's id.
 create or replace function start_move_task(from_queue text, to_queue text default null,
-  per_second integer default null, reason text default null, actor text default session_user) returns bigint
+  per_second integer default null, reason text default null, actor text default session_user,
+  group_id text default null, n integer default null) returns bigint
 language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -160,22 +184,30 @@ declare
 begin
   perform check_queue(from_queue);
   perform check_name('queue', to_queue, {queue_limit});
+  perform check_name('group', group_id, {group_limit});
   if to_queue = from_queue then
     raise exception 'queue % cannot be moved to itself', to_json(to_queue)
       using errcode = '22023', hint = 'Name another queue.';
   elsif per_second < 1 then
     raise exception 'per_second is %, it must be at least 1', per_second
       using errcode = '22023', hint = 'Name a whole number, or null for no limit.';
+  elsif n < 1 then
+    raise exception 'n is %, it must be at least 1', n
+      using errcode = '22023', hint = 'Name a whole number, or null for all that waits.';
   end if;
   perform return_lapsed(from_queue);
   delete from move_task t where t.id in (
     select o.id from move_task o where o.from_queue = start_move_task.from_queue and o.ended_at is not null
     order by o.id desc offset 10);
-  insert into move_task as t (from_queue, to_queue, per_second, to_move, moved_at)
-  select from_queue, to_queue, per_second, case
+  insert into move_task as t (from_queue, to_queue, group_id, job_limit, per_second, to_move, moved_at)
+  select from_queue, to_queue, group_id, n, per_second, least(n, case
       when to_queue is null then (select count(*) from (
-        select from job j where j.queue = from_queue and {waits_as_dead_letter} limit {count_limit}) c)
-      else (select depth.queued + depth.delayed from queue_depth(from_queue) depth) end,
+        select from job j where j.queue = from_queue and {waits_as_dead_letter}
+          and (start_move_task.group_id is null or j.group_id = start_move_task.group_id)
+        limit {count_limit}) c)
+      when group_id is not null then (
+        select count(*) from waiting_jobs(from_queue, start_move_task.group_id, {count_limit}))
+      else (select depth.queued + depth.delayed from queue_depth(from_queue) depth) end),
     -- A first second's jobs are moved at once.
     clock_timestamp() - interval '1 s'
   on conflict (from_queue) where ended_at is null do nothing
@@ -184,7 +216,7 @@ begin
     raise exception 'a task moves what waits in queue % already', to_json(from_queue)
       using errcode = '22023', hint = 'Cancel it by cancel_move_task, or let it end.';
   end if;
-  perform record_operation(actor, 'start_move_task', from_queue, null, null, reason, 1);
+  perform record_operation(actor, 'start_move_task', from_queue, group_id, null, reason, 1);
   return task;
 end $$;
 
@@ -203,7 +235,7 @@ begin
   if not found then
     return null;
   end if;
-  perform record_operation(actor, 'cancel_move_task', ended.from_queue, null, null, reason, 1);
+  perform record_operation(actor, 'cancel_move_task', ended.from_queue, ended.group_id, null, reason, 1);
   return ended.moved;
 end $$;
 
@@ -222,16 +254,18 @@ begin
   loop
     at := clock_timestamp();
     task.moved_at := greatest(task.moved_at, at - interval '2 s');
-    n := least(1000, floor(extract(epoch from at - task.moved_at) * task.per_second));
+    n := least(1000, task.job_limit - task.moved, floor(extract(epoch from at - task.moved_at) * task.per_second));
     continue when n < 1;
     perform return_lapsed(task.from_queue);
-    now_moved := move_waiting(task.from_queue, task.to_queue, n);
+    now_moved := move_waiting(task.from_queue, task.to_queue, n, task.group_id);
     all_moved := all_moved + now_moved;
     update move_task t set
       moved = t.moved + now_moved,
       moved_at = coalesce(task.moved_at + make_interval(secs => now_moved / task.per_second::float8), at)
     where t.id = task.id;
-    if now_moved < n and not waits_for_move(task.from_queue, task.to_queue) then
+    if task.moved + now_moved = task.job_limit
+      or now_moved < n and not waits_for_move(task.from_queue, task.to_queue, task.group_id)
+    then
       update move_task t set status = 'completed', ended_at = clock_timestamp() where t.id = task.id;
     end if;
   end loop;

@@ -1,4 +1,4 @@
-//! A move task, as an operator sees it.
+//! A move task, as it is started and as an operator sees it.
 
 use std::fmt;
 
@@ -6,6 +6,60 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::job::explanation::BoundedCount;
+
+/// A move task to start: what it moves, where to, and how fast.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMoveTask {
+    pub(crate) from_queue: String,
+    pub(crate) to_queue: Option<String>,
+    pub(crate) group: Option<String>,
+    pub(crate) limit: Option<u32>,
+    pub(crate) per_second: Option<u32>,
+}
+
+impl NewMoveTask {
+    /// A task that moves the dead letters which wait in a queue back to the queues in which they
+    /// failed, as fast as it goes.
+    pub fn new(from_queue: impl Into<String>) -> Self {
+        Self {
+            from_queue: from_queue.into(),
+            to_queue: None,
+            group: None,
+            limit: None,
+            per_second: None,
+        }
+    }
+
+    /// Moves all that waits, to this queue.
+    #[must_use]
+    pub fn to(mut self, queue: impl Into<String>) -> Self {
+        self.to_queue = Some(queue.into());
+        self
+    }
+
+    /// Moves the jobs of one group alone. By default it moves those of all groups, and jobs without
+    /// one.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Ends the task after so many jobs, 1 to 2,147,483,647. By default it ends when nothing is
+    /// left to move.
+    #[must_use]
+    pub fn limit(mut self, jobs: u32) -> Self {
+        self.limit = Some(jobs);
+        self
+    }
+
+    /// Sets the most jobs a second over the whole fleet, 1 to 2,147,483,647.
+    #[must_use]
+    pub fn per_second(mut self, jobs: u32) -> Self {
+        self.per_second = Some(jobs);
+        self
+    }
+}
 
 /// A task that moves what waits in a queue: a row of the table `move_task`. Prints what it moves,
 /// as one sentence.
@@ -18,6 +72,10 @@ pub struct MoveTask {
     pub from_queue: String,
     /// The queue that it moves them to; `None`: each to the one that it came from.
     pub to_queue: Option<String>,
+    /// The group whose jobs alone it moves; `None`: all groups, and jobs without one.
+    pub group: Option<String>,
+    /// The number of jobs after which it ends; `None`: when nothing is left to move.
+    pub limit: Option<u32>,
     /// The most jobs a second; `None`: as fast as it goes.
     pub per_second: Option<u32>,
     /// Its state.
@@ -40,7 +98,11 @@ impl fmt::Display for MoveTask {
             BoundedCount { count: 1, or_more: false } => ("job", "moves"),
             _ => ("jobs", "move"),
         };
-        write!(f, "{} {noun} of queue {:?} {verb} ", self.to_move, self.from_queue)?;
+        write!(f, "{} {noun} of ", self.to_move)?;
+        if let Some(group) = &self.group {
+            write!(f, "group {group:?} of ")?;
+        }
+        write!(f, "queue {:?} {verb} ", self.from_queue)?;
         match &self.to_queue {
             Some(to) => write!(f, "to queue {to:?}"),
             None => f.write_str("back to the queue in which each failed"),

@@ -60,7 +60,7 @@ const RELATIONS: [&str; 14] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 50] = [
+const FUNCTIONS: [&str; 49] = [
     "abort",
     "ack",
     "adopt",
@@ -81,7 +81,6 @@ const FUNCTIONS: [&str; 50] = [
     "group_state",
     "locker",
     "move_jobs",
-    "move_queue",
     "park",
     "pause",
     "processors",

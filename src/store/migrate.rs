@@ -39,7 +39,7 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
     step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
@@ -55,6 +55,7 @@ const STEPS: [Step; 10] = [
     step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
     // The version before calls the claim with other arguments.
     step(10, "claim types", include_str!("../../migrations/0010_claim_types.sql"), 10),
+    step(11, "move limits", include_str!("../../migrations/0011_move_limits.sql"), 10),
 ];
 
 /// The newest version that this crate knows.

@@ -1,4 +1,4 @@
-//! Move: queued jobs of one queue, to the end of another.
+//! Move: queued jobs, to the ends of their groups in another queue.
 
 use std::fmt;
 
@@ -50,8 +50,10 @@ impl fmt::Display for Moved {
         }?;
         if self.left_behind > 0 {
             let earlier = counted(self.left_behind, "earlier job");
-            let stay = if self.left_behind == 1 { "stays" } else { "stay" };
-            write!(f, "; {earlier} of the same groups {stay}, and nothing waits for them")?;
+            let groups = if self.groups == 1 { "its group" } else { "the same groups" };
+            let (stay, them) =
+                if self.left_behind == 1 { ("stays", "it") } else { ("stay", "them") };
+            write!(f, "; {earlier} of {groups} {stay}, and nothing waits for {them}")?;
         }
         match self.duplicates {
             0 => Ok(()),
@@ -83,6 +85,9 @@ impl Operator {
     /// new queue already, and that another transaction is changing. It waits as an enqueue does:
     /// for another open transaction with the same deduplication id.
     ///
+    /// For all jobs of a queue there is a [move task](Self::start_move_task). Its jobs keep their
+    /// ids, and so their places.
+    ///
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn move_jobs(
@@ -93,34 +98,5 @@ impl Operator {
     ) -> Result<Moved, ControlError> {
         name::check_queue(to_queue)?;
         Ok(self.store().move_jobs(executor, jobs, to_queue, self.acting()).await?.into())
-    }
-
-    /// Moves up to `limit` queued jobs of a queue, or of one group of it, as
-    /// [`move_jobs`](Self::move_jobs) does: group by group, then those without a group. No job of a
-    /// group is taken before an earlier one.
-    ///
-    /// Call it again for more than `limit`. Duplicates and jobs that are locked count towards it:
-    /// if [`Moved::jobs`] is empty and [`Moved::duplicates`] is not, raise it. If both are, none is
-    /// left but what is locked.
-    ///
-    /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::Database`].
-    pub async fn move_queue(
-        &self,
-        executor: impl PgExecutor<'_>,
-        from_queue: &str,
-        to_queue: &str,
-        group: Option<&str>,
-        limit: u32,
-    ) -> Result<Moved, ControlError> {
-        name::check_queue(from_queue)?;
-        name::check_queue(to_queue)?;
-        if let Some(group) = group {
-            name::check("group", group, name::GROUP_LIMIT)?;
-        }
-        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let acting = self.acting();
-        let report = self.store().move_queue(executor, from_queue, to_queue, group, limit, acting);
-        Ok(report.await?.into())
     }
 }

@@ -12,10 +12,6 @@ statements! {
         "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
         from {move_jobs}($1, $2, $3, $4) m",
     );
-    MOVE_QUEUE = |names| names.sql(
-        "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
-        from {move_queue}($1, $2, $3, $4, $5, $6) m",
-    );
 }
 
 /// The result of a move.
@@ -38,21 +34,6 @@ impl Store {
     ) -> Result<MoveReport, sqlx::Error> {
         let statement = self.query(&MOVE_JOBS).bind(jobs.to_vec()).bind(to_queue);
         report(&statement.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?)
-    }
-
-    /// Moves up to `limit` queued jobs of a queue, or of one group of it.
-    pub(crate) async fn move_queue(
-        &self,
-        executor: impl PgExecutor<'_>,
-        from_queue: &str,
-        to_queue: &str,
-        group: Option<&str>,
-        limit: i32,
-        acting: Acting<'_>,
-    ) -> Result<MoveReport, sqlx::Error> {
-        let statement = self.query(&MOVE_QUEUE).bind(from_queue).bind(to_queue).bind(group);
-        let statement = statement.bind(limit).bind(acting.reason).bind(acting.actor);
-        report(&statement.fetch_one(executor).await?)
     }
 }
 

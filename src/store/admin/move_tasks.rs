@@ -4,17 +4,18 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::explanation::BoundedCount;
-use crate::job::move_task::{MoveTask, MoveTaskStatus};
+use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};
 use crate::store::admin::control::Acting;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    START = |names| names.sql("select {start_move_task}($1, $2, $3, $4, $5)");
+    START = |names| names.sql("select {start_move_task}($1, $2, $3, $4, $5, $6, $7)");
     CANCEL = |names| names.sql("select {cancel_move_task}($1, $2, $3)");
     RUN = |names| names.sql("select {run_move_tasks}()");
     LIST = |names| names.sql(
-        "select t.id, t.from_queue, t.to_queue, t.per_second::integer, t.status, t.moved, t.to_move, t.started_at, t.ended_at, t.failure
+        "select t.id, t.from_queue, t.to_queue, t.per_second::integer, t.status, t.moved, t.to_move, t.started_at, t.ended_at, t.failure,
+          t.group_id, t.job_limit::integer
         from {move_task} t where $1::text is null or t.from_queue = $1 order by t.id desc limit $2",
     );
 }
@@ -24,13 +25,15 @@ impl Store {
     pub(crate) async fn start_move_task(
         &self,
         executor: impl PgExecutor<'_>,
-        from_queue: &str,
-        to_queue: Option<&str>,
-        per_second: Option<i32>,
+        task: &NewMoveTask,
         acting: Acting<'_>,
     ) -> Result<i64, sqlx::Error> {
-        let start = self.query(&START).bind(from_queue).bind(to_queue).bind(per_second);
+        let NewMoveTask { from_queue, to_queue, group, limit, per_second } = task;
+        // Their ranges are checked before.
+        let most = |limit: u32| i32::try_from(limit).unwrap_or(i32::MAX);
+        let start = self.query(&START).bind(from_queue).bind(to_queue).bind(per_second.map(most));
         let start = start.bind(acting.reason).bind(acting.actor);
+        let start = start.bind(group).bind(limit.map(most));
         start.fetch_one(executor).await?.try_get(0)
     }
 
@@ -83,5 +86,7 @@ fn task(row: &PgRow) -> Result<MoveTask, sqlx::Error> {
         started_at: row.try_get(7)?,
         ended_at: row.try_get(8)?,
         failure: row.try_get(9)?,
+        group: row.try_get(10)?,
+        limit: row.try_get::<Option<i32>, _>(11)?.map(i32::unsigned_abs),
     })
 }

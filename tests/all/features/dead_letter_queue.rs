@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::{FailedFilter, FailedJob, MoveTaskStatus, QueueSettings};
+use seriatim::admin::{FailedFilter, FailedJob, MoveTaskStatus, NewMoveTask, QueueSettings};
 use seriatim::explain::Reason;
 use seriatim::receive::Receive;
 use seriatim::{
@@ -357,12 +357,14 @@ async fn a_task_is_started_listed_and_cancelled_by_the_library() {
     let database = database().await;
     let (pool, ann) = (database.pool(), Client::default().operator("ann", "mended"));
     dead_letters(pool).await;
-    let task = ann.start_move_task(pool, "dead", None, Some(2)).await.unwrap();
-    let again = ann.start_move_task(pool, "dead", Some("x"), None).await.unwrap_err();
+    let task = ann.start_move_task(pool, &NewMoveTask::new("dead").per_second(2)).await.unwrap();
+    let again = ann.start_move_task(pool, &NewMoveTask::new("dead").to("x")).await.unwrap_err();
     assert!(matches!(&again, ControlError::MoveTaskRuns { queue } if queue == "dead"), "{again}");
-    for (to, rate, words) in [(Some("dead"), None, "to_queue is"), (None, Some(0), "is 0, it must")]
+    let dead = || NewMoveTask::new("dead");
+    for (task, words) in
+        [(dead().to("dead"), "to_queue is"), (dead().per_second(0), "per_second is 0, it must")]
     {
-        let error = ann.start_move_task(pool, "dead", to, rate).await.unwrap_err().to_string();
+        let error = ann.start_move_task(pool, &task).await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     assert_eq!(ann.client().run_move_tasks(pool).await.unwrap(), 2);
@@ -372,7 +374,7 @@ async fn a_task_is_started_listed_and_cancelled_by_the_library() {
     assert_eq!((shown.status, shown.per_second), (MoveTaskStatus::Running, Some(2)));
     assert_eq!(ann.cancel_move_task(pool, task).await.unwrap(), Some(2));
     assert_eq!(ann.cancel_move_task(pool, task).await.unwrap(), None);
-    ann.start_move_task(pool, "other", Some("elsewhere"), None).await.unwrap();
+    ann.start_move_task(pool, &NewMoveTask::new("other").to("elsewhere")).await.unwrap();
     let all = ann.client().move_tasks(pool, None).await.unwrap();
     assert_eq!(all.iter().map(|task| &*task.from_queue).collect::<Vec<_>>(), ["other", "dead"]);
     assert_eq!(all[1].status, MoveTaskStatus::Cancelled);

@@ -50,8 +50,8 @@ async fn one_poll_serves_all(hold: Hold) {
         silent.enqueue(database.pool(), job_of(name, "g", n)).await.unwrap();
         log.wait_for(n + 1).await;
     }
-    // On time, whenever that is: no worker hears of it when it is enqueued. By the poll alone half of
-    // them would be 0.25 s late. Other tests beside this one may make a round late.
+    // On time, whenever that is: no worker hears of it when it is enqueued. By the poll alone half
+    // of them would be 0.25 s late. Other tests beside this one may make a round late.
     let mut ran = QUEUES.len();
     let mut rounds = Vec::new();
     for _ in 0..5 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::Moved;
+use seriatim::admin::{MoveTaskStatus, Moved, NewMoveTask, QueueSettings};
 use seriatim::receive::Receive;
 use seriatim::{Client, ControlError, JobStatus, NewJob, Processor};
 
@@ -143,26 +143,59 @@ async fn what_cannot_be_moved_stays_and_is_counted() {
 }
 
 #[tokio::test]
-async fn a_queue_is_moved_group_by_group() {
+async fn a_queue_is_moved_group_by_group_by_tasks_with_limits() {
     let db = database().await;
-    let (pool, client) = (db.pool(), Client::default());
+    let (pool, client, ann) = (db.pool(), Client::default(), operator());
     for n in 0..3 {
         for group in ["a", "b"] {
             enqueue(pool, "ordres", group, n).await;
         }
         client.enqueue(pool, NewJob::new("ordres", &n)).await.unwrap();
     }
-    let of_b = operator().move_queue(pool, "ordres", "orders", Some("b"), 2).await.unwrap();
-    assert_eq!(pairs(&of_b).iter().map(|moved| moved.0).collect::<Vec<_>>(), [2, 5]);
-    let part = operator().move_queue(pool, "ordres", "orders", None, 4).await.unwrap();
-    assert_eq!(pairs(&part).iter().map(|moved| moved.0).collect::<Vec<_>>(), [1, 4, 7, 8]);
-    assert_eq!((part.groups, part.left_behind), (2, 0));
-    assert_eq!(
-        operator().move_queue(pool, "ordres", "orders", None, 10).await.unwrap().jobs.len(),
-        3
-    );
-    assert_eq!(
-        operator().move_queue(pool, "ordres", "orders", None, 10).await.unwrap(),
-        Moved::default()
-    );
+    let to_orders = || NewMoveTask::new("ordres").to("orders");
+    let run = async |task: NewMoveTask, begins: &str| {
+        let id = ann.start_move_task(pool, &task).await.unwrap();
+        client.run_move_tasks(pool).await.unwrap();
+        let task = client.move_tasks(pool, Some("ordres")).await.unwrap().remove(0);
+        assert_eq!((task.id, task.status), (id, MoveTaskStatus::Completed), "{task:?}");
+        assert_eq!(task.moved, task.to_move.count, "{task:?}");
+        assert!(task.to_string().starts_with(begins), "{task}");
+        let there = "select array_agg(id order by id) from seriatim.job where queue = 'orders'";
+        value::<Vec<i64>>(pool, there).await
+    };
+    let of_b =
+        run(to_orders().group("b").limit(2), "2 jobs of group \"b\" of queue \"ordres\" move");
+    assert_eq!(of_b.await, [2, 5]);
+    assert_eq!(run(to_orders().limit(4), "4 jobs of queue").await, [1, 2, 4, 5, 7, 8]);
+    assert_eq!(run(to_orders().group("b"), "0 jobs of group").await.len(), 6);
+    assert_eq!(run(to_orders(), "3 jobs of queue").await, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    for (task, setting) in [
+        (to_orders().limit(0), "limit is 0, it must"),
+        (to_orders().limit(u32::MAX), "limit is 4294967295, it must"),
+        (to_orders().group(""), "group"),
+    ] {
+        let refused = ann.start_move_task(pool, &task).await.unwrap_err().to_string();
+        assert!(refused.contains(setting), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_of_one_group_are_moved_back() {
+    let db = database().await;
+    let (pool, client, ann) = (db.pool(), Client::default(), operator());
+    let settings = QueueSettings::new("orders").dead_letter_queue(String::from("dead"));
+    client.configure_queue(pool, settings.max_attempts(1)).await.unwrap();
+    for group in ["a", "b", "a"] {
+        enqueue(pool, "orders", group, 1).await;
+        let received = client.receive(pool, Receive::new("orders")).await.unwrap();
+        client.nack(pool, &received[0].receipt, None).await.unwrap();
+    }
+    let task = NewMoveTask::new("dead").group("a").limit(1);
+    ann.start_move_task(pool, &task).await.unwrap();
+    assert_eq!(client.run_move_tasks(pool).await.unwrap(), 1);
+    assert_eq!(client.run_move_tasks(pool).await.unwrap(), 0);
+    let queues = "select array_agg(queue order by id) from seriatim.job";
+    assert_eq!(value::<Vec<String>>(pool, queues).await, ["orders", "dead", "dead"]);
+    let log = "select concat_ws(' ', action, queue, group_id) from seriatim.operation";
+    assert_eq!(value::<String>(pool, log).await, "start_move_task dead a");
 }

@@ -209,7 +209,7 @@ async fn a_negative_number_of_jobs_is_refused() {
     for call in [
         "redrive('q', n => -1)",
         "purge('q', n => -1)",
-        "move_queue('q', 'r', n => -1)",
+        "start_move_task('q', 'r', n => 0)",
         "counts('q', -1)",
     ] {
         let sql = format!("select * from seriatim.{call}");

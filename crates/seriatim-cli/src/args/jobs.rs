@@ -39,33 +39,20 @@ pub(crate) enum Job {
     /// Move queued jobs to another queue, to the end of their groups there.
     ///
     /// Each gets a new id, in the order of the old ones, and keeps all else; the old job ends as
-    /// cancelled. Dead letters can be redriven first.
-    #[command(after_help = "Examples:
-  seriatim job move 17 18 --to orders
-  seriatim job move --all --from ordres --to orders --dry-run")]
+    /// cancelled. Dead letters can be redriven first. `move-task` moves what waits in a queue.
+    #[command(after_help = "Example:
+  seriatim job move 17 18 --to orders")]
     Move(MoveJobs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct MoveJobs {
     /// The jobs' ids.
-    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+    #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<i64>,
     /// The queue to move them to.
     #[arg(long, value_name = "QUEUE")]
     pub(crate) to: String,
-    /// All queued jobs of the queue `--from`, group by group.
-    #[arg(long, requires = "from")]
-    pub(crate) all: bool,
-    /// The queue to move all jobs from.
-    #[arg(long, value_name = "QUEUE", requires = "all")]
-    pub(crate) from: Option<String>,
-    /// Only jobs of this group, with `--all`.
-    #[arg(long, requires = "all")]
-    pub(crate) group: Option<String>,
-    /// The most jobs, with `--all`, up to 10,000.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) limit: u32,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! The arguments of `seriatim move-task`.
 
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MoveTask {
@@ -11,13 +12,19 @@ pub(crate) enum MoveTask {
     /// sqs` carries the task on.
     #[command(after_help = "Examples:
   seriatim move-task start orders-dead --per-second 50
-  seriatim move-task start orders-dead --to orders-by-hand --dry-run")]
+  seriatim move-task start ordres --to orders --group customer-17 --dry-run")]
     Start {
         /// The queue to move jobs from.
         from: String,
         /// The queue to move them to. Default: each to the one that it came from as a dead letter.
         #[arg(long, value_name = "QUEUE")]
         to: Option<String>,
+        /// Only jobs of this group.
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+        group: Option<String>,
+        /// End after so many jobs. Default: when nothing is left to move.
+        #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u32).range(1..=2_147_483_647))]
+        limit: Option<u32>,
         /// The most jobs a second. Default: as fast as it goes.
         #[arg(long, value_name = "JOBS", value_parser = clap::value_parser!(u32).range(1..=2_147_483_647))]
         per_second: Option<u32>,

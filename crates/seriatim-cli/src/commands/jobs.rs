@@ -238,17 +238,13 @@ async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
     each(session, ids, act).await
 }
 
-/// Moves queued jobs to another queue: those that are named, or those of a queue.
+/// Moves queued jobs to another queue.
 async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
-    let MoveJobs { ids, to, all: _, from, group, limit } = jobs;
-    let (operator, group) = (&session.operator, group.as_deref());
+    let MoveJobs { ids, to } = jobs;
     let doubt = pause::doubt(session, to).await?;
     let stay = RefCell::new(Vec::new());
     let act = async |conn: &mut PgConnection| {
-        let moved = match from {
-            Some(from) => operator.move_queue(conn, from, to, group, *limit).await?,
-            None => operator.move_jobs(conn, ids, to).await?,
-        };
+        let moved = session.operator.move_jobs(conn, ids, to).await?;
         if moved.jobs.is_empty() {
             return Err(Failure::NothingMatched(nothing_moved(to, &moved)));
         }

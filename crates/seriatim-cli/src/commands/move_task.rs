@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::{MoveTask, MoveTaskStatus};
+use seriatim::admin::{MoveTask, MoveTaskStatus, NewMoveTask};
 use sqlx::PgConnection;
 use tokio::time::sleep;
 
@@ -23,8 +23,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Runs a command about move tasks.
 pub(crate) async fn run(session: &Session, task: args::MoveTask) -> Result<(), Failure> {
     match task {
-        args::MoveTask::Start { from, to, per_second } => {
-            start(session, &from, to.as_deref(), per_second).await
+        args::MoveTask::Start { from, to, group, limit, per_second } => {
+            let mut task = NewMoveTask::new(&from);
+            task = to.iter().fold(task, NewMoveTask::to);
+            task = group.iter().fold(task, NewMoveTask::group);
+            task = limit.into_iter().fold(task, NewMoveTask::limit);
+            task = per_second.into_iter().fold(task, NewMoveTask::per_second);
+            start(session, &from, to.as_deref(), &task).await
         }
         args::MoveTask::List { from } => list(session, from.as_deref()).await,
         args::MoveTask::Cancel { task } => cancel(session, task).await,
@@ -36,7 +41,7 @@ async fn start(
     session: &Session,
     from: &str,
     to: Option<&str>,
-    per_second: Option<u32>,
+    new: &NewMoveTask,
 ) -> Result<(), Failure> {
     let operator = &session.operator;
     let doubt = match to {
@@ -44,7 +49,7 @@ async fn start(
         None => None,
     };
     let act = async |conn: &mut PgConnection| {
-        let id = operator.start_move_task(&mut *conn, from, to, per_second).await?;
+        let id = operator.start_move_task(&mut *conn, new).await?;
         let tasks = session.client.move_tasks(conn, Some(from)).await?;
         let task = tasks.into_iter().find(|task| task.id == id);
         let task = task.ok_or_else(|| Failure::Error(format!("there is no move task {id}")))?;
@@ -72,14 +77,13 @@ async fn start(
 }
 
 fn nothing_waits(task: &MoveTask) -> Failure {
-    let from = &task.from_queue;
+    let from = match &task.group {
+        Some(group) => format!("group {group:?} of queue {:?}", task.from_queue),
+        None => format!("queue {:?}", task.from_queue),
+    };
     Failure::NothingMatched(match task.to_queue {
-        Some(_) => format!("nothing waits in queue {from:?}"),
-        None => {
-            format!(
-                "no dead letter of another queue waits in queue {from:?}; --to moves what waits"
-            )
-        }
+        Some(_) => format!("nothing waits in {from}"),
+        None => format!("no dead letter of another queue waits in {from}; --to moves what waits"),
     })
 }
 
@@ -102,6 +106,7 @@ async fn list(session: &Session, from: Option<&str>) -> Result<(), Failure> {
         "status",
         "~from",
         "~to",
+        "~group",
         "#a second",
         "#moved",
         "#of",
@@ -115,6 +120,7 @@ async fn list(session: &Session, from: Option<&str>) -> Result<(), Failure> {
             task.status.to_string(),
             task.from_queue,
             task.to_queue.unwrap_or_else(|| String::from("(back)")),
+            task.group.unwrap_or_default(),
             task.per_second.map(|rate| rate.to_string()).unwrap_or_default(),
             task.moved.to_string(),
             number(task.to_move),

@@ -56,7 +56,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     does(&["resume", "webhooks", "customer-7"]).await;
     // The queue that nobody serves.
     says(&["queues"], DONE, "no living processor or receiver serves it").await;
-    does(&["job", "move", "--all", "--from", "weebhooks", "--to", "webhooks"]).await;
+    does(&["move-task", "start", "weebhooks", "--to", "webhooks"]).await;
     says(&["lane", "weebhooks", "customer-20"], NOTHING, "").await;
     // The transaction that was left open.
     let lane = ["lane", "orders", "customer-11"];

@@ -53,9 +53,7 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         Action::DiscardMatching { matching } => {
             dead_letters::matching(change, Verb::Discard, matching).await
         }
-        Action::StartMoveTask { queue, to, per_second } => {
-            move_task::start(change, queue, to.as_deref(), *per_second).await
-        }
+        Action::StartMoveTask(task) => move_task::start(change, task).await,
         Action::CancelMoveTask { queue, task } => move_task::cancel(change, queue, *task).await,
         Action::ReleaseNode { node } => node::release(change, node).await,
     }

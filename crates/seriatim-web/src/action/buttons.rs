@@ -3,7 +3,7 @@
 use seriatim::JobStatus;
 use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus};
 
-use crate::action::Action;
+use crate::action::{Action, StartMoveTask};
 use crate::app::App;
 use crate::config::Access;
 use crate::data::{JobView, Lane, LetterFilter};
@@ -253,9 +253,8 @@ impl<'a> Buttons<'a> {
 
     /// Adds the start of a move task from a queue.
     pub(crate) fn start_move_task(mut self, queue: &str) -> Self {
-        let queue = queue.to_owned();
-        let start = Action::StartMoveTask { queue, to: None, per_second: None };
-        self.add(&start);
+        let start = StartMoveTask { queue: queue.to_owned(), ..StartMoveTask::default() };
+        self.add(&Action::StartMoveTask(start));
         self
     }
 

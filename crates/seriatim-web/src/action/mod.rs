@@ -21,6 +21,7 @@ use crate::data::LetterFilter;
 pub(crate) use crate::action::act::act;
 pub(crate) use crate::action::buttons::{Button, Buttons};
 pub(crate) use crate::action::effect::Effect;
+pub(crate) use crate::action::move_task::StartMoveTask;
 
 /// An action and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,13 +97,8 @@ pub(crate) enum Action {
     DiscardMatching {
         matching: LetterFilter,
     },
-    /// Moves what waits in a queue: without `to` each job to the queue in which it failed, without
-    /// `per_second` as fast as it goes.
-    StartMoveTask {
-        queue: String,
-        to: Option<String>,
-        per_second: Option<u32>,
-    },
+    /// Moves what waits in a queue.
+    StartMoveTask(StartMoveTask),
     CancelMoveTask {
         queue: String,
         task: i64,
@@ -133,7 +129,7 @@ impl Action {
             | Self::DiscardJobs { .. }
             | Self::RedriveMatching { .. }
             | Self::DiscardMatching { .. }
-            | Self::StartMoveTask { .. }
+            | Self::StartMoveTask(_)
             | Self::CancelMoveTask { .. }
             | Self::ReleaseNode { .. } => Access::Operator,
         }
@@ -161,7 +157,7 @@ impl Action {
                 "Redrive"
             }
             Self::DiscardParked { .. } | Self::DiscardJobs { .. } => "Discard",
-            Self::StartMoveTask { .. } => "Start move task",
+            Self::StartMoveTask(_) => "Start move task",
             Self::CancelMoveTask { .. } => "Cancel move task",
             Self::ReleaseNode { .. } => "Release",
         }

@@ -1,6 +1,7 @@
 //! Move tasks: started and cancelled.
 
-use seriatim::admin::MoveTask;
+use serde::{Deserialize, Serialize};
+use seriatim::admin::{MoveTask, NewMoveTask};
 use sqlx::PgConnection;
 
 use crate::action::Action;
@@ -10,15 +11,37 @@ use crate::app::App;
 use crate::data;
 use crate::error::WebError;
 
-pub(crate) async fn start(
-    change: &Change<'_>,
-    queue: &str,
-    to: Option<&str>,
-    per_second: Option<u32>,
-) -> Result<Effect, WebError> {
+/// A move task to start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartMoveTask {
+    /// The queue to move jobs from.
+    pub(crate) queue: String,
+    /// `None`: each to the queue in which it failed.
+    pub(crate) to: Option<String>,
+    /// `None`: all groups, and jobs without one.
+    pub(crate) group: Option<String>,
+    /// `None`: all that waits.
+    pub(crate) limit: Option<u32>,
+    /// `None`: as fast as it goes.
+    pub(crate) per_second: Option<u32>,
+}
+
+impl StartMoveTask {
+    fn new_task(&self) -> NewMoveTask {
+        let task = NewMoveTask::new(&self.queue);
+        let task = self.to.iter().fold(task, NewMoveTask::to);
+        let task = self.group.iter().fold(task, NewMoveTask::group);
+        let task = self.limit.into_iter().fold(task, NewMoveTask::limit);
+        self.per_second.into_iter().fold(task, NewMoveTask::per_second)
+    }
+}
+
+pub(crate) async fn start(change: &Change<'_>, start: &StartMoveTask) -> Result<Effect, WebError> {
+    let (queue, to) = (&*start.queue, start.to.as_deref());
     let advice = advice(change.app, to).await?;
     let mut tx = change.begin().await?;
-    let id = change.operator.start_move_task(&mut *tx, queue, to, per_second).await?;
+    let id = change.operator.start_move_task(&mut *tx, &start.new_task()).await?;
     let task = find(change, &mut tx, queue, id).await?;
     if task.to_move.count == 0 {
         return Err(WebError::Refused(match to {
@@ -62,12 +85,15 @@ pub(crate) async fn cancel(
     task: i64,
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
-    let MoveTask { to_queue: to, per_second, .. } = find(change, &mut tx, queue, task).await?;
+    let MoveTask { to_queue: to, group, limit, per_second, .. } =
+        find(change, &mut tx, queue, task).await?;
     let moved = change.operator.cancel_move_task(&mut *tx, task).await?;
     let ended = || WebError::Refused(format!("Move task {task} has ended already."));
     let moved = moved.ok_or_else(ended)?;
-    let start = Action::StartMoveTask { queue: queue.to_owned(), to, per_second };
-    let undo = Some(Undo::new(start, change.taken_back()));
+    let rest = |limit: u32| limit.saturating_sub(u32::try_from(moved).unwrap_or(u32::MAX));
+    let limit = limit.map(rest);
+    let start = StartMoveTask { queue: queue.to_owned(), to, group, limit, per_second };
+    let undo = Some(Undo::new(Action::StartMoveTask(start), change.taken_back()));
     let message = format!(
         "Move task {task} ends. {} moved and stay where they are; the others stay in queue {queue:?}.",
         count(moved)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use seriatim::admin::NewMoveTask;
 use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
 use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
@@ -347,7 +348,7 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     let mut tx = pool.begin().await.unwrap();
     let task = client
         .operator("test", None)
-        .start_move_task(&mut *tx, "mail", Some("post"), Some(5))
+        .start_move_task(&mut *tx, &NewMoveTask::new("mail").to("post").per_second(5))
         .await
         .unwrap();
     client.operator("test", None).cancel_move_task(&mut *tx, task).await.unwrap();

@@ -43,7 +43,7 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
             ),
             format!(
                 "start a processor or a receiver of that queue; if the name is mistyped ({program} nodes \
-                 lists the processors): {program} job move --all --from {} --to QUEUE",
+                 lists the processors): {program} move-task start {} --to QUEUE",
                 shell(&queue.queue),
                 program = program()
             ),
