@@ -206,15 +206,12 @@ async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
 #[tokio::test]
 async fn a_negative_number_of_jobs_is_refused() {
     let database = database().await;
-    for call in [
-        "redrive('q', n => -1)",
-        "purge('q', n => -1)",
-        "start_move_task('q', 'r', n => 0)",
-        "counts('q', -1)",
-    ] {
+    for call in ["redrive('q', n => -1)", "purge('q', n => -1)", "counts('q', -1)"] {
         let sql = format!("select * from seriatim.{call}");
         refused(database.pool(), &sql, "22023", "n is -1, it must be at least 0").await;
     }
+    let task = "select seriatim.start_move_task('q', 'r', n => 0)";
+    refused(database.pool(), task, "22023", "n is 0, it must be at least 1").await;
     database.remove().await.unwrap();
 }
 
