@@ -283,6 +283,7 @@
 //!
 //! * `testing`: a PostgreSQL for tests, on Unix systems.
 //! * `metrics`: metrics of the process, through the facade `metrics`.
+//! * `cron`: [`Schedule`]s by cron expressions, in time zones.
 //! * `tls-rustls-ring-webpki`, `tls-rustls-ring-native-roots`, `tls-rustls-aws-lc-rs`,
 //!   `tls-native-tls`: sqlx's choices of TLS. None is on by default.
 
@@ -315,12 +316,13 @@ pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
 pub use error::{BuildError, ControlError, MigrateError, StartError};
 pub use job::bytes::Bytes;
-pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
+pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError, ScheduleError};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::retry::RetryPolicy;
+pub use job::schedule::{Missed, Overlap, Schedule};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use processor::builder::ProcessorBuilder;
 pub use processor::processor::Processor;
@@ -345,6 +347,8 @@ mod guide {
     struct Poolers;
     #[doc = include_str!("../docs/guide/receiving.md")]
     struct Receiving;
+    #[doc = include_str!("../docs/guide/schedules.md")]
+    struct Schedules;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
 }
