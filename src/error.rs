@@ -158,6 +158,15 @@ pub enum ControlError {
         /// The name.
         schedule: String,
     },
+    /// The job of a schedule that is due could not be enqueued. Other schedules were fired.
+    #[error("schedule {schedule:?} is due, and its job could not be enqueued: {}", reason(source))]
+    ScheduleRefused {
+        /// The name.
+        schedule: String,
+        /// The error of the database.
+        #[source]
+        source: sqlx::Error,
+    },
     /// The schedule cannot be used.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

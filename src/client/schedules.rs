@@ -4,6 +4,7 @@ use sqlx::{PgExecutor, PgPool};
 
 use crate::client::client::Client;
 use crate::error::ControlError;
+use crate::job::redact::redact_detail;
 use crate::job::schedule::StoredSchedule;
 use crate::maintenance::schedules::fire_schedules;
 use crate::store::WorkConnection;
@@ -42,8 +43,8 @@ impl Client {
     /// the feature `cron` it leaves schedules by cron expressions alone.
     ///
     /// # Errors
-    /// [`ControlError::Database`]: also if the database refused to enqueue the job of one schedule.
-    /// The others are fired all the same.
+    /// [`ControlError::ScheduleRefused`] if the database refused to enqueue the job of a schedule;
+    /// the others were fired all the same. [`ControlError::Database`].
     ///
     /// # Cancel safety
     /// Cancel safe: what was done stays, the rest is for the next call.
@@ -52,7 +53,9 @@ impl Client {
         let fired = fire_schedules(&self.store, &mut conn, None).await?;
         conn.done();
         match fired.refused.into_iter().next() {
-            Some((_, error)) => Err(error.into()),
+            Some((schedule, source)) => {
+                Err(ControlError::ScheduleRefused { schedule, source: redact_detail(source) })
+            }
             None => Ok(fired.jobs),
         }
     }
