@@ -226,6 +226,20 @@
 //! # }
 //! ```
 //!
+//! # Schedules
+//!
+//! A [`Schedule`] makes a job at set times, in its queue and group: every night at three, every
+//! five minutes, once. The feature `cron` brings cron expressions and time zones. A processor
+//! stores its schedules when it starts; from then on any processor fires them, each due time once.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use seriatim::{NewJob, Schedule};
+//!
+//! let import = NewJob::new("imports", &"partner-7").group("partner-7");
+//! let schedule = Schedule::every("import", Duration::from_mins(5)).job(import);
+//! ```
+//!
 //! # Operating
 //!
 //! [`Client::explain_job`] tells in a few sentences why a job waits, since when, and which session

@@ -425,7 +425,7 @@ async fn each_due_time_makes_a_job_in_a_queue_that_takes_the_same_content_once()
 #[tokio::test]
 async fn a_schedule_that_the_database_refuses_holds_up_no_other() {
     let database = database().await;
-    let pool = database.pool();
+    let (pool, client) = (database.pool(), Client::default());
     let ten = at("2026-03-01T10:00:00Z");
     for name in ["a", "b", "c"] {
         set_at(pool, with_job(Schedule::every(name, minutes(1))), ten).await;
@@ -435,8 +435,11 @@ async fn a_schedule_that_the_database_refuses_holds_up_no_other() {
         "update seriatim.schedule set job = '{\"data\": 1, \"priority\": 17}' where name = 'b'",
     )
     .await;
+    client.collect_metrics(pool, Duration::from_secs(1)).await.unwrap();
+    let lag = client.metrics(pool).await.unwrap().fleet.schedule_lag_s;
+    assert!(lag.is_some_and(|seconds| seconds > 60.0), "{lag:?}");
     // All are due by the database's clock.
-    let refused = Client::default().fire_schedules(pool).await.unwrap_err().to_string();
+    let refused = client.fire_schedules(pool).await.unwrap_err().to_string();
     let words = "schedule \"b\" is due, and its job could not be enqueued";
     assert!(refused.contains(words) && refused.contains("the priority is 17"), "{refused}");
     assert_eq!(made(pool).await.len(), 2);

@@ -1,6 +1,6 @@
 //! Schedules, from the command line.
 
-use crate::support::{Cli, DONE, NOTHING, REFUSED, USAGE};
+use crate::support::{Cli, DONE, ERROR, NOTHING, REFUSED, USAGE};
 
 /// The arguments of `seriatim schedule set nightly`, and others behind them.
 fn set<'a>(others: &[&'a str]) -> Vec<&'a str> {
@@ -47,6 +47,12 @@ async fn a_schedule_is_set_listed_paused_run_and_removed() {
     cli.ends(NOTHING, &["schedule", "resume", "nightly"]).await;
     cli.ends(DONE, &["schedule", "remove", "nightly"]).await;
     cli.ends(NOTHING, &["schedule", "remove", "nightly"]).await;
+    let every = ["schedule", "set", "poll", "--queue", "reports", "--every", "1m"];
+    cli.ends(DONE, &every).await;
+    let late = "update seriatim.schedule set next_fire = now() - interval '1 min'";
+    sqlx::raw_sql(late).execute(cli.database.pool()).await.unwrap();
+    let doctor = one_line(&cli.ends(ERROR, &["doctor"]).await.out);
+    assert!(doctor.contains("PROBLEM schedules: schedule \"poll\" has been due for"), "{doctor}");
     let log = cli.ends(DONE, &["log"]).await.out;
     assert!(log.contains("remove_schedule") && log.contains("nightly"), "{log}");
     cli.remove().await;
