@@ -56,6 +56,8 @@ grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seri
   seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task to seriatim_worker;
+-- Schedules: a processor stores its own, and fires all.
+grant select, insert, update on seriatim.schedule to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
@@ -63,7 +65,7 @@ grant select, update (hash) on seriatim.adoption_lock to seriatim_worker;
 grant execute on all functions in schema seriatim to seriatim_worker;
 -- Observers see what there is and where it stands, why, and what operators did; nothing that jobs carry: queues, groups,
 -- counts, explain_job, explain_group, halted_groups, parked_groups, paused_groups, failed_jobs, processors, operations,
--- queue_settings, job lists of Client::without_data, and selects of these columns.
+-- queue_settings, schedules, job lists of Client::without_data, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, max_attempts, timeout_ms, lease_ms, run_at,
   turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
   name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
@@ -71,6 +73,8 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
+grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,
+  last_job, paused_at, paused_by, pause_reason) on seriatim.schedule to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
@@ -93,9 +97,10 @@ grant select (reason) on seriatim.stopped to seriatim_observer;
 -- without what they carry.
 
 -- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
--- set_group_policy and park_group. The table operation keeps a record of it, which they can neither change nor delete.
+-- set_group_policy, park_group and remove_schedule. The table operation keeps a record of it, which they can neither change nor delete.
 grant seriatim_worker, seriatim_observer to seriatim_operator;
 grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
+grant delete on seriatim.schedule to seriatim_operator;
 -- SQS clients whose key names one of these roles: producers send, workers receive, delete and purge as well, observers read
 -- attributes, operators make, change and remove queues. Nobody of them reads keys or the secret of receipt handles.
 grant select on seriatim.sqs_queue to seriatim_producer, seriatim_worker, seriatim_observer;

@@ -6,7 +6,7 @@
 //!
 //! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
 //! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
-//! that stand, [`MoveTask`] for move tasks, running and ended.
+//! that stand, [`MoveTask`] for move tasks, running and ended, [`StoredSchedule`] for schedules.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
 //! them by [`Client::configure_queue`](crate::Client::configure_queue).
@@ -45,3 +45,4 @@ pub use crate::job::overview::{
 };
 pub use crate::job::policy::OverriddenOption;
 pub use crate::job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
+pub use crate::job::schedule::{StoredSchedule, Timing};

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::job::error::{BuildMistake, NameError};
+use crate::job::error::{BuildMistake, NameError, ScheduleError};
 use crate::job::reason::{failed_call, reason};
 use crate::job::redact::redact_detail;
 use crate::job::stall::Stall;
@@ -146,6 +146,30 @@ pub enum ControlError {
         /// The queue.
         queue: String,
     },
+    /// No such schedule.
+    #[error("there is no schedule {schedule:?}")]
+    NoSuchSchedule {
+        /// The name.
+        schedule: String,
+    },
+    /// The schedule is not paused, or there is none of this name.
+    #[error("there is no paused schedule {schedule:?}")]
+    ScheduleNotPaused {
+        /// The name.
+        schedule: String,
+    },
+    /// The job of a schedule that is due could not be enqueued. Other schedules were fired.
+    #[error("schedule {schedule:?} is due, and its job could not be enqueued: {}", reason(source))]
+    ScheduleRefused {
+        /// The name.
+        schedule: String,
+        /// The error of the database.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The schedule cannot be used.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// The group is not halted. [`Operator::unpause_group`](crate::admin::Operator::unpause_group)
     /// ends a pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
@@ -477,6 +501,18 @@ pub enum BackgroundError {
     /// Maintenance failed. It is tried again.
     #[error("maintenance failed: {}", reason(.0))]
     Maintenance(#[source] sqlx::Error),
+    /// The job of a schedule that is due could not be enqueued. It is tried again.
+    #[error("schedule {schedule:?} is due, and its job could not be enqueued: {}", reason(source))]
+    Schedule {
+        /// The schedule.
+        schedule: String,
+        /// The error of the database.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The schedules of a processor could not be stored. It is tried again.
+    #[error("the schedules of this processor could not be stored: {}", reason(.0))]
+    StoreSchedules(#[source] sqlx::Error),
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can
     /// cause this.
     #[error(
@@ -552,6 +588,8 @@ impl BackgroundError {
             Self::StatementPooler(_) => "statement_pooler",
             Self::ReadOnly => "read_only",
             Self::Maintenance(_) => "maintenance",
+            Self::Schedule { .. } => "schedule",
+            Self::StoreSchedules(_) => "store_schedules",
             Self::Stranded { .. } => "stranded",
             Self::Unserved { .. } => "unserved",
             Self::Stalled(_) => "stalled",

@@ -226,6 +226,20 @@
 //! # }
 //! ```
 //!
+//! # Schedules
+//!
+//! A [`Schedule`] makes a job at set times, in its queue and group: every night at three, every
+//! five minutes, once. The feature `cron` brings cron expressions and time zones. A processor
+//! stores its schedules when it starts; from then on any processor fires them, each due time once.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use seriatim::{NewJob, Schedule};
+//!
+//! let import = NewJob::new("imports", &"partner-7").group("partner-7");
+//! let schedule = Schedule::every("import", Duration::from_mins(5)).job(import);
+//! ```
+//!
 //! # Operating
 //!
 //! [`Client::explain_job`] tells in a few sentences why a job waits, since when, and which session
@@ -283,6 +297,7 @@
 //!
 //! * `testing`: a PostgreSQL for tests, on Unix systems.
 //! * `metrics`: metrics of the process, through the facade `metrics`.
+//! * `cron`: [`Schedule`]s by cron expressions, in time zones.
 //! * `tls-rustls-ring-webpki`, `tls-rustls-ring-native-roots`, `tls-rustls-aws-lc-rs`,
 //!   `tls-native-tls`: sqlx's choices of TLS. None is on by default.
 
@@ -315,12 +330,13 @@ pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
 pub use error::{BuildError, ControlError, MigrateError, StartError};
 pub use job::bytes::Bytes;
-pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError};
+pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError, ScheduleError};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::retry::RetryPolicy;
+pub use job::schedule::{Missed, Overlap, Schedule};
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use processor::builder::ProcessorBuilder;
 pub use processor::processor::Processor;
@@ -345,6 +361,8 @@ mod guide {
     struct Poolers;
     #[doc = include_str!("../docs/guide/receiving.md")]
     struct Receiving;
+    #[doc = include_str!("../docs/guide/schedules.md")]
+    struct Schedules;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
 }

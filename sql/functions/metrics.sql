@@ -70,6 +70,8 @@ begin
       select extract(epoch from began - min(a.xact_start)) from pg_catalog.pg_stat_activity a
       where a.backend_xmin is not null),
     'job_ids', pg_catalog.pg_sequence_last_value((current_schema() || '.job_id_seq')::regclass),
+    'schedule_lag_s', (select extract(epoch from began - s.next_fire) from schedule s
+      where s.paused_at is null and s.next_fire <= began order by s.next_fire, s.name limit 1),
     'collect_s', extract(epoch from clock_timestamp() - began))
   on conflict (queue) do update set collected_at = excluded.collected_at, numbers = excluded.numbers;
   delete from queue_metrics m where m.collected_at < began;

@@ -1,5 +1,5 @@
--- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs, or
--- flags to tidy.
+-- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs,
+-- schedules that are due in 2 s, or flags to tidy.
 create or replace function awaits_maintenance() returns boolean
 language plpgsql volatile set search_path from current as $$
 begin
@@ -8,6 +8,8 @@ begin
     or (select g.queue from queue_group g where g.halt_until is null and g.park_to is not null limit 1)
       is not null
     or (select t.id from move_task t where t.ended_at is null limit 1) is not null
+    or (select s.name from schedule s where s.paused_at is null and s.next_fire <= now() + interval '2 s'
+      limit 1) is not null
     or (select s.queue from flag_scan s limit 1) is not null;
 end $$;
 

@@ -18,7 +18,7 @@ use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_lef
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::job::error::EnqueueError;
-use crate::job::headers::Headers;
+use crate::job::headers::{self, Headers};
 use crate::job::job::{Enqueued, FailureKind};
 use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
@@ -222,6 +222,12 @@ impl ActiveJob {
     /// The headers of the job, by name ([`NewJob::header`](crate::NewJob::header)).
     pub fn headers(&self) -> &BTreeMap<String, String> {
         &self.headers
+    }
+
+    /// The due time that a [`Schedule`](crate::Schedule) made the job for: the place of this run in
+    /// the schedule, however late it is. `None` if no schedule made it.
+    pub fn scheduled_for(&self) -> Option<DateTime<Utc>> {
+        headers::scheduled_for(&self.headers)
     }
 
     /// The id of the processor that runs the job, as

@@ -16,4 +16,5 @@ mod operations;
 pub(crate) mod operator;
 mod overview;
 pub(crate) mod receive;
+mod schedules;
 mod settings;

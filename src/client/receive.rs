@@ -16,6 +16,7 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::client::client::Client;
+use crate::job::headers;
 use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
 use crate::job::reason::failed_call;
@@ -143,6 +144,14 @@ pub struct Received {
     pub first_received_at: DateTime<Utc>,
     /// The queue that it was moved from when it ran out of attempts.
     pub moved_from: Option<String>,
+}
+
+impl Received {
+    /// Returns the due time that a [`Schedule`](crate::Schedule) made the job for; `None` if none
+    /// did.
+    pub fn scheduled_for(&self) -> Option<DateTime<Utc>> {
+        headers::scheduled_for(&self.headers)
+    }
 }
 
 /// Leaves out the data: a job may be logged.

@@ -29,6 +29,7 @@ mod producers;
 mod receipts;
 mod requests;
 mod retire;
+mod schedules;
 mod skip_locked;
 mod stress;
 mod strict;

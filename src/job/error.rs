@@ -11,8 +11,8 @@ pub enum NameError {
     /// The name is empty.
     #[error("the {} is empty: give it at least one character", called(field))]
     Empty {
-        /// The field: `queue`, `group`, `schema`, `job`, `reference`, `deduplication id` or
-        /// `content type`.
+        /// The field: `queue`, `group`, `schema`, `job`, `schedule`, `reference`, `deduplication
+        /// id` or `content type`.
         field: &'static str,
     },
     /// The name has too many characters; a schema's, too many bytes.
@@ -64,7 +64,7 @@ fn unit(field: &str) -> &'static str {
 /// Returns the field as the message calls it: some fields are names, others have one.
 fn called(field: &str) -> String {
     match field {
-        "queue" | "group" | "schema" | "job" => format!("{field} name"),
+        "queue" | "group" | "schema" | "job" | "schedule" => format!("{field} name"),
         field => field.to_owned(),
     }
 }
@@ -190,6 +190,71 @@ impl From<sqlx::Error> for ConfigureError {
     }
 }
 
+/// A mistake in a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The name of the schedule cannot be used.
+    #[error("a schedule cannot be used: {0}")]
+    Name(#[from] NameError),
+    /// The cron expression cannot be read, or names no time that ever comes.
+    #[error(
+        "schedule {schedule:?} cannot be used, {spec:?} is no cron expression ({reason}): it takes five fields, minute, hour, day of the month, month and day of the week, as in \"0 3 * * *\""
+    )]
+    Spec {
+        /// The schedule.
+        schedule: String,
+        /// The expression.
+        spec: String,
+        /// The mistake in it.
+        reason: String,
+    },
+    /// There is no such time zone.
+    #[error(
+        "schedule {schedule:?} cannot be used, there is no time zone {zone:?}: it takes a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
+    )]
+    Zone {
+        /// The schedule.
+        schedule: String,
+        /// The name.
+        zone: String,
+    },
+    /// A setting is out of its range.
+    #[error("{setting} of schedule {schedule:?} is {value}, it must be {range}")]
+    OutOfRange {
+        /// The schedule.
+        schedule: String,
+        /// The setting.
+        setting: &'static str,
+        /// The value that was given.
+        value: String,
+        /// The range that is allowed.
+        range: &'static str,
+    },
+    /// It has no job.
+    #[error("schedule {schedule:?} has no job: call job(NewJob::new(queue, &data))")]
+    NoJob {
+        /// The schedule.
+        schedule: String,
+    },
+    /// Its job could not be enqueued.
+    #[error("schedule {schedule:?} cannot be used: {mistake}")]
+    Job {
+        /// The schedule.
+        schedule: String,
+        /// The mistake in the job.
+        mistake: String,
+    },
+    /// Its times cannot be computed by this program.
+    #[error(
+        "the times of schedule {schedule:?} cannot be computed: build this program with seriatim's feature `cron`"
+    )]
+    NoCron {
+        /// The schedule.
+        schedule: String,
+    },
+}
+
 /// One mistake in a processor's settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -203,6 +268,15 @@ pub enum BuildMistake {
         /// The queue.
         queue: String,
     },
+    /// A schedule was added twice.
+    #[error("schedule {schedule:?} is added twice")]
+    ScheduleTwice {
+        /// The schedule.
+        schedule: String,
+    },
+    /// A schedule cannot be used.
+    #[error("{0}")]
+    Schedule(#[from] ScheduleError),
     /// A name cannot be used.
     #[error("{0}")]
     Name(#[from] NameError),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 /// The headers of a job, by name.
@@ -9,8 +10,16 @@ pub(crate) type Headers = BTreeMap<String, String>;
 
 /// Bounds them, in bytes of JSON.
 pub(crate) const LIMIT: usize = 4096;
+/// The header of a schedule's job: the time that it was made for.
+pub(crate) const SCHEDULED_FOR: &str = "seriatim-scheduled-for";
 /// Longest name, in characters.
 pub(crate) const NAME_LIMIT: usize = 200;
+
+/// Returns the due time of a schedule that a job was made for; `None` if none made it.
+pub(crate) fn scheduled_for(headers: &Headers) -> Option<DateTime<Utc>> {
+    let time = DateTime::parse_from_rfc3339(headers.get(SCHEDULED_FOR)?);
+    time.ok().map(|time| time.to_utc())
+}
 
 /// Reads the headers of a row. A value that is no string, which only a statement by hand can have
 /// written, is its JSON.

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::job::attempt::AttemptInfo;
+use crate::job::headers;
 use crate::job::json::{optional_bytes, optional_seconds};
 use crate::job::redact::Redacted;
 
@@ -194,6 +195,12 @@ impl fmt::Debug for Job {
 impl Job {
     /// Bounds the history of a job.
     pub const HISTORY_LIMIT: u32 = 20;
+
+    /// Returns the due time that a [`Schedule`](crate::Schedule) made the job for; `None` if none
+    /// did.
+    pub fn scheduled_for(&self) -> Option<DateTime<Utc>> {
+        headers::scheduled_for(&self.headers)
+    }
 
     /// Returns its last attempt, and the limit if the producer set one.
     pub fn attempt(&self) -> AttemptInfo {

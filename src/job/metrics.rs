@@ -32,6 +32,9 @@ pub struct FleetMetrics {
     pub vacuum_horizon_s: Option<f64>,
     /// The last id that was given to a job; its rate is that of all enqueues.
     pub job_ids: Option<u64>,
+    /// How long the schedule that is due the longest has been due, in seconds; `None`: none is due.
+    #[serde(default)]
+    pub schedule_lag_s: Option<f64>,
     /// How long the collection took, in seconds.
     pub collect_s: f64,
 }
@@ -185,6 +188,12 @@ impl Metrics {
                 "counter",
                 "The last id that was given to a job.",
                 self.fleet.job_ids.map(float),
+            ),
+            (
+                "seriatim_schedule_lag_seconds",
+                "gauge",
+                "How long the schedule that is due the longest has been due.",
+                self.collected_at.map(|_| self.fleet.schedule_lag_s.unwrap_or(0.0)),
             ),
             (
                 "seriatim_collect_duration_seconds",

@@ -8,6 +8,8 @@ pub(crate) mod advice;
 pub(crate) mod attempt;
 pub(crate) mod bytes;
 pub(crate) mod counts;
+#[cfg(feature = "cron")]
+mod cron;
 pub(crate) mod disposition;
 pub(crate) mod error;
 pub(crate) mod explanation;
@@ -31,6 +33,7 @@ pub(crate) mod queue_settings;
 pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;
+pub(crate) mod schedule;
 pub(crate) mod sentence;
 pub(crate) mod stall;
 pub(crate) mod trace_parent;

@@ -15,6 +15,8 @@ pub(crate) const REFERENCE_LIMIT: usize = 400;
 pub(crate) const DEDUP_LIMIT: usize = 128;
 /// Longest content type, in characters.
 pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
+/// Longest name of a schedule, in characters.
+pub(crate) const SCHEDULE_LIMIT: usize = 200;
 /// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds
 /// a suffix.
 const SCHEMA_LIMIT: usize = 50;

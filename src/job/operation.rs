@@ -24,6 +24,8 @@ pub struct Operation {
     pub job: Option<i64>,
     /// The reason that was given.
     pub reason: Option<String>,
-    /// The number of jobs; 1 for a queue or a group.
+    /// The number of jobs; 1 for a queue, a group or a schedule.
     pub affected: u64,
+    /// The schedule, if it was about one.
+    pub schedule: Option<String>,
 }

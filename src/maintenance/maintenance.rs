@@ -1,5 +1,5 @@
-//! The tick of maintenance, by one process at a time: requests, halts, move tasks, flags, and in
-//! each round retention and the sweep.
+//! The tick of maintenance, by one process at a time: requests, halts, move tasks, schedules,
+//! flags, and in each round retention and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use crate::maintenance::halts::end_halts;
 use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, forget_pauses, prune};
+use crate::maintenance::schedules::{Fired, fire_schedules};
 use crate::maintenance::sweep::sweep;
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
@@ -35,6 +36,14 @@ pub(crate) struct MaintenanceReport {
     pub(crate) deleted: u64,
     /// The number of groups that nothing would have woken.
     pub(crate) repaired: u64,
+}
+
+/// The effect of a tick.
+#[derive(Debug, Default)]
+pub(crate) struct Tick {
+    /// The reports of the round, by queue.
+    pub(crate) reports: Vec<(String, MaintenanceReport)>,
+    pub(crate) fired: Fired,
 }
 
 /// Where the next round goes on.
@@ -78,8 +87,13 @@ impl Maintenance<'_> {
                 }
                 Ok::<_, sqlx::Error>(reports)
             };
+            let mut schedule_at = None;
             match timeout(LIMIT, tick).await {
-                Ok(Ok(reports)) => {
+                Ok(Ok(Tick { reports, fired })) => {
+                    for (schedule, source) in fired.refused {
+                        report(BackgroundError::Schedule { schedule, source });
+                    }
+                    schedule_at = fired.next_in.and_then(|next| Instant::now().checked_add(next));
                     for (queue, MaintenanceReport { repaired, .. }) in reports {
                         if repaired > 0 {
                             report(BackgroundError::Stranded { queue, repaired });
@@ -94,6 +108,7 @@ impl Maintenance<'_> {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.wait(round_at, shared_poll) => {}
+                () = until(schedule_at) => {}
             }
         }
     }
@@ -117,16 +132,16 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests, halts, move tasks and flags; with `round` also runs a round of retention
-    /// and sweep. Returns the reports of the round, by queue.
+    /// Handles requests, halts, move tasks, schedules and flags; with `round` also runs a round of
+    /// retention and sweep.
     pub(crate) async fn tick(
         &self,
         conn: PoolConnection<Postgres>,
         round: bool,
         cursors: &mut Cursors,
-    ) -> Result<Vec<(String, MaintenanceReport)>, sqlx::Error> {
+    ) -> Result<Tick, sqlx::Error> {
         let store = self.store;
-        let mut reports = Vec::new();
+        let Tick { mut reports, mut fired } = Tick::default();
         let mut conn = WorkConnection::from(conn);
         let mut leads = true;
         if store.awaits_maintenance(&mut conn).await? {
@@ -134,6 +149,7 @@ impl Maintenance<'_> {
             if leads {
                 end_halts(store, &mut conn).await?;
             }
+            fired = fire_schedules(store, &mut conn, None).await?;
             run_move_tasks(store, &mut conn).await?;
             tidy(store, &mut conn).await?;
         }
@@ -148,6 +164,14 @@ impl Maintenance<'_> {
             }
         }
         conn.done();
-        Ok(reports)
+        Ok(Tick { reports, fired })
+    }
+}
+
+/// Waits until a time; for ever without one.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

@@ -1,9 +1,9 @@
-//! Periodic work for all queues: requests about queued jobs, ends of halts, move tasks, flags of
-//! receivers' queues, retention, the sweep.
+//! Periodic work for all queues: requests about queued jobs, ends of halts, move tasks, schedules,
+//! flags of receivers' queues, retention, the sweep.
 //!
-//! One process at a time does it (a leader lock). `maintenance` has the tick, every other file one
-//! duty. The folder uses `liveness`, `store`, `error` and `job`. Work that must happen at once
-//! belongs in `worker`.
+//! One process at a time does it (a leader lock); move tasks and schedules, any. `maintenance` has
+//! the tick, every other file one duty. The folder uses `liveness`, `store`, `error` and `job`.
+//! Work that must happen at once belongs in `worker`.
 
 mod halts;
 mod leader;
@@ -11,6 +11,7 @@ pub(crate) mod maintenance;
 mod move_tasks;
 mod requests;
 mod retention;
+pub(crate) mod schedules;
 mod sweep;
 mod tidy;
 mod unserved;

@@ -14,6 +14,7 @@ use crate::error::{BackgroundError, BuildError};
 use crate::job::error::BuildMistake;
 use crate::job::name;
 use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::schedule::{CheckedSchedule, Schedule};
 use crate::liveness::watchdog::Watchdog;
 use crate::processor::config::Config;
 use crate::processor::pool_needs::PoolNeeds;
@@ -41,6 +42,41 @@ impl ProcessorBuilder {
     /// Registers a queue and the handler of its jobs.
     pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
         self.config.queues.push((options, Box::new(handler)));
+        self
+    }
+
+    /// Adds a schedule: a job at set times. It is stored when the processor starts, under its name,
+    /// and stays when the processor does not know it any more
+    /// ([`Operator::remove_schedule`](crate::admin::Operator::remove_schedule) removes it). One
+    /// that is stored already is set to this one: with another timing it begins from now and makes
+    /// up for nothing, with the same its due times go on as they were. A paused one stays paused.
+    /// If versions of a program differ in it, the last that starts wins.
+    ///
+    /// Any processor with [maintenance](Self::maintenance_interval) fires it, whichever queues it
+    /// serves.
+    ///
+    /// ```no_run
+    /// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+    /// # struct Report;
+    /// # #[async_trait]
+    /// # impl JobHandler for Report {
+    /// #     type Data = u32; type Output = (); type Error = JobError;
+    /// #     async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> { Ok(()) }
+    /// # }
+    /// # fn example(pool: sqlx::PgPool) -> Result<(), seriatim::BuildError> {
+    /// use std::time::Duration;
+    /// use seriatim::{NewJob, Processor, QueueOptions, Schedule};
+    ///
+    /// let job = NewJob::new("reports", &7).group("customer-7");
+    /// let processor = Processor::builder(pool)
+    ///     .queue(QueueOptions::new("reports"), Report)
+    ///     .schedule(Schedule::every("report", Duration::from_hours(1)).job(job))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.config.schedules.push(schedule);
         self
     }
 
@@ -100,8 +136,9 @@ impl ProcessorBuilder {
     }
 
     /// Sets how often this process runs retention and the sweep for jobs that nothing would wake;
-    /// `None`: never (another process must). If several processes do so, one works at a time. 10 ms
-    /// to 1 day, default 10 s.
+    /// `None`: never (another process must). With it goes all other maintenance, which comes when
+    /// there is some to do: schedules are fired when they are due. If several processes do so, one
+    /// works at a time. 10 ms to 1 day, default 10 s.
     pub fn maintenance_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.config.maintenance = interval.into();
         self
@@ -209,14 +246,17 @@ impl ProcessorBuilder {
     /// connections: those that call [`tx`](crate::ActiveJob::tx) at once wait for each other.
     ///
     /// # Errors
-    /// [`BuildError`] with every mistake: no queue, a queue twice, a value out of its range, a pool
-    /// too small for the slots of its processors.
-    pub fn build(self) -> Result<Processor, BuildError> {
+    /// [`BuildError`] with every mistake: no queue, a queue or a schedule twice, a value out of its
+    /// range, a cron expression that cannot be read, a time zone that there is not, a pool too
+    /// small for the slots of its processors.
+    pub fn build(mut self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
+        let given = std::mem::take(&mut self.config.schedules);
         let Config {
             pool,
-            client: _,
+            client,
             queues,
+            schedules: _,
             poll,
             listen: _,
             presence: _,
@@ -238,6 +278,18 @@ impl ProcessorBuilder {
             let name = options.name();
             if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
                 mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
+            }
+        }
+        let mut schedules: Vec<CheckedSchedule> = Vec::new();
+        for schedule in given {
+            if schedules.iter().any(|earlier| earlier.name == schedule.name()) {
+                let schedule = schedule.name().to_owned();
+                mistakes.push(BuildMistake::ScheduleTwice { schedule });
+                continue;
+            }
+            match schedule.check(client.enqueue.data_limit) {
+                Ok(checked) => schedules.push(checked),
+                Err(mistake) => mistakes.push(mistake.into()),
             }
         }
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
@@ -288,7 +340,7 @@ impl ProcessorBuilder {
         }
         warn_of_many_leases(connections, options(), *slots);
         let need = needs.add(pool.clone(), need.own);
-        Ok(Processor { config: self.config, need, unstarted: Unstarted })
+        Ok(Processor { config: self.config, schedules, need, unstarted: Unstarted })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
 use crate::client::client::Client;
 use crate::job::queue_options::QueueOptions;
+use crate::job::schedule::Schedule;
 use crate::liveness::context::ErrorHook;
 use crate::liveness::watchdog::Watchdog;
 
@@ -18,6 +19,7 @@ pub(crate) struct Config {
     pub(crate) pool: PgPool,
     pub(crate) client: Client,
     pub(crate) queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
+    pub(crate) schedules: Vec<Schedule>,
     pub(crate) poll: Duration,
     pub(crate) listen: bool,
     pub(crate) presence: bool,
@@ -38,6 +40,7 @@ impl Config {
             pool,
             client: Client::default(),
             queues: Vec::new(),
+            schedules: Vec::new(),
             poll: Duration::from_millis(500),
             listen: true,
             presence: true,
@@ -59,6 +62,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Processor")
             .field("schema", &self.client.schema())
             .field("queues", &queues)
+            .field("schedules", &self.schedules)
             .field("poll", &self.poll)
             .field("listen", &self.listen)
             .field("presence", &self.presence)

@@ -11,5 +11,6 @@ mod monitor_thread;
 mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;
+mod schedules;
 mod spawn;
 mod start_line;

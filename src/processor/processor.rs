@@ -13,6 +13,8 @@ use crate::attempt::settle_batch;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::StartError;
 use crate::job::queue_options::QueueOptions;
+use crate::job::redact::redact_detail;
+use crate::job::schedule::CheckedSchedule;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::vitals::QueueVitals;
@@ -22,6 +24,7 @@ use crate::processor::health::{HealthSource, ShownQueue};
 use crate::processor::monitor_thread::MonitorThread;
 use crate::processor::pool_needs::{PoolNeed, PoolNeeds};
 use crate::processor::running::Running;
+use crate::processor::schedules;
 use crate::processor::spawn::{
     spawn_listener, spawn_maintenance, spawn_pooler_detection, spawn_schema_check,
     spawn_start_line, spawn_watchdog, supervise,
@@ -58,6 +61,7 @@ use crate::worker::worker::Worker;
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
     pub(crate) config: Config,
+    pub(crate) schedules: Vec<CheckedSchedule>,
     pub(crate) need: Arc<PoolNeed>,
     pub(crate) unstarted: Unstarted,
 }
@@ -83,7 +87,8 @@ impl Drop for Unstarted {
 impl Processor {
     /// Checks that the processor can work, then starts it in the background: the database is
     /// reachable and not read-only, its schema fits this program, and the role of the pool has the
-    /// rights. Takes some milliseconds, 15 s at most.
+    /// rights. Stores its schedules. Takes some milliseconds, 15 s at most, and 2 s for a schedule
+    /// that others change.
     ///
     /// # Errors
     /// [`StartError`] says what to do. Nothing runs then.
@@ -94,7 +99,12 @@ impl Processor {
     pub async fn start(self) -> Result<Running, StartError> {
         let context = self.context();
         let sessions_wanted = self.config.listen || self.config.presence;
-        match check(&context, sessions_wanted).await {
+        let checked = async {
+            let facts = check(&context, sessions_wanted).await?;
+            let stored = schedules::store(&context, &self.schedules).await;
+            stored.map(|()| facts).map_err(|error| StartError::Database(redact_detail(error)))
+        };
+        match checked.await {
             Ok(facts) => {
                 let queues = self.config.queues.iter().map(|(options, _)| options);
                 warn_of_overridden(&context, &policies(queues)).await;
@@ -127,12 +137,13 @@ impl Processor {
     }
 
     fn run(self, context: Arc<Context>, server: Option<&ServerFacts>) -> Running {
-        let Self { config, need, unstarted } = self;
+        let Self { config, schedules, need, unstarted } = self;
         unstarted.disarm();
         let Config {
             pool,
             client: _,
             queues,
+            schedules: _,
             poll,
             listen,
             presence,
@@ -214,6 +225,9 @@ impl Processor {
         monitor.spawn(&mut side_tasks);
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
+        }
+        if server.is_none() && !schedules.is_empty() {
+            schedules::spawn(&mut side_tasks, &context, &side_stop, schedules);
         }
         if let Some(interval) = maintenance {
             spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval);

@@ -20,6 +20,7 @@ const FILES: &[InFile] = &[
     admin::purge::ALL,
     admin::queue_settings::ALL,
     admin::redrive::ALL,
+    admin::schedules::ALL,
     enqueue::ALL,
     hold::ALL,
     lease::ALL,
@@ -42,7 +43,7 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 14] = [
+const RELATIONS: [&str; 15] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -56,11 +57,12 @@ const RELATIONS: [&str; 14] = [
     "queue_group",
     "receive_attempt",
     "receiver",
+    "schedule",
     "server",
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 49] = [
+const FUNCTIONS: [&str; 55] = [
     "abort",
     "ack",
     "adopt",
@@ -78,11 +80,14 @@ const FUNCTIONS: [&str; 49] = [
     "discard_jobs",
     "explain",
     "explain_group",
+    "fire_due",
+    "fire_schedule",
     "group_state",
     "locker",
     "move_jobs",
     "park",
     "pause",
+    "pause_schedule",
     "processors",
     "purge_groups",
     "purge_ungrouped",
@@ -92,7 +97,10 @@ const FUNCTIONS: [&str; 49] = [
     "redrive_jobs",
     "redrive_parked",
     "release_node",
+    "remove_schedule",
+    "resume_schedule",
     "set_group_policy",
+    "set_schedule",
     "retry",
     "run_move_tasks",
     "run_now",

@@ -78,6 +78,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/redrive.sql"),
     include_str!("../../sql/functions/move.sql"),
     include_str!("../../sql/functions/move_task.sql"),
+    include_str!("../../sql/functions/schedule.sql"),
     include_str!("../../sql/functions/parked.sql"),
     include_str!("../../sql/functions/purge.sql"),
     include_str!("../../sql/functions/node.sql"),
@@ -120,7 +121,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 50] {
+fn constants() -> [(&'static str, String); 52] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -177,6 +178,8 @@ fn constants() -> [(&'static str, String); 50] {
         ("{job_name_limit}", name::JOB_NAME_LIMIT.to_string()),
         ("{reference_limit}", name::REFERENCE_LIMIT.to_string()),
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
+        ("{schedule_limit}", name::SCHEDULE_LIMIT.to_string()),
+        ("{scheduled_for}", quoted(headers::SCHEDULED_FOR)),
         ("{headers_limit}", headers::LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
     ]

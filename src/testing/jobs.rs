@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -14,7 +15,10 @@ use crate::attempt::turn::{AttemptHooks, ClaimedTurn, QueueRuntime};
 use crate::job::queue_options::Hold;
 use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
-use crate::store::{Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, gave_up_waiting};
+use crate::maintenance::schedules::fire_schedules;
+use crate::store::{
+    Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, WorkConnection, gave_up_waiting,
+};
 use crate::{Client, Job, JobHandler, QueueOptions};
 
 /// Time between two polls of a queue that is not idle yet.
@@ -100,6 +104,18 @@ impl Jobs {
         match ran.first() {
             Some(id) => self.client.job(&self.pool, *id).await,
             None => Ok(None),
+        }
+    }
+
+    /// Fires the schedules that are due at `now`, as processors with maintenance do by the
+    /// database's clock. Returns how many jobs were made.
+    pub async fn fire_schedules(&self, now: DateTime<Utc>) -> Result<u64, sqlx::Error> {
+        let mut conn = WorkConnection::from(self.pool.acquire().await?);
+        let fired = fire_schedules(&self.client.store, &mut conn, Some(now)).await?;
+        conn.done();
+        match fired.refused.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(fired.jobs),
         }
     }
 

@@ -117,6 +117,8 @@ impl From<ControlError> for Failure {
             | ControlError::NothingWaits { .. }
             | ControlError::NotHalted { .. }
             | ControlError::NotPaused { .. }
+            | ControlError::NoSuchSchedule { .. }
+            | ControlError::ScheduleNotPaused { .. }
             | ControlError::NotParked { .. } => Self::NothingMatched(message),
             ControlError::WrongStatus { .. }
             | ControlError::Busy { .. }
@@ -127,7 +129,9 @@ impl From<ControlError> for Failure {
             | ControlError::DeadLetter { .. }
             | ControlError::MoveTaskRuns { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
-            ControlError::OutOfRange { .. } | ControlError::Name(_) => Self::Usage(message),
+            ControlError::OutOfRange { .. } | ControlError::Name(_) | ControlError::Schedule(_) => {
+                Self::Usage(message)
+            }
             ControlError::Database(source) => source.into(),
             _ => Self::Error(message),
         }

@@ -12,4 +12,5 @@ mod park;
 mod pause;
 pub(crate) mod purge;
 pub(crate) mod redrive;
+mod schedules;
 mod settings;

@@ -13,3 +13,4 @@ pub(crate) mod prune;
 pub(crate) mod purge;
 pub(crate) mod queue_settings;
 pub(crate) mod redrive;
+pub(crate) mod schedules;

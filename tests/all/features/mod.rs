@@ -30,6 +30,7 @@ mod priorities;
 mod queue_policy;
 mod queue_settings;
 mod raw_bytes;
+mod schedules;
 mod testing;
 mod testing_jobs;
 mod time_slices;

@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 20] = [
+pub const TABLES: [&str; 21] = [
     "adoption_lock",
     "cancel_request",
     "dedup",
@@ -51,6 +51,7 @@ pub const TABLES: [&str; 20] = [
     "queue_metrics",
     "receive_attempt",
     "receiver",
+    "schedule",
     "server",
     "sqs_key",
     "sqs_queue",

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use seriatim::admin::{DedupScope, FailedFilter, GroupFilter, QueueSettings};
 use seriatim::explain::Reason;
 use seriatim::receive::Receive;
-use seriatim::testing::TestDatabase;
+use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
     Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Processor, Retention,
+    Schedule,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -455,5 +456,37 @@ async fn a_lock_of_another_role_is_told_to_observers_and_operators() {
     other.rollback().await.unwrap();
     let seen = client.explain_job(&roles.observer, id).await.unwrap().unwrap();
     assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
+    roles.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_stores_and_fires_schedules_and_an_observer_sees_all_but_their_data() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let (worker, client) = (&roles.worker, Client::default());
+    let secs = Duration::from_secs(1);
+    let set = async |pool: &PgPool, name: &str| {
+        let schedule = Schedule::every(name, secs).job(job_of("q", "g", "carried"));
+        let mut conn = pool.acquire().await.unwrap();
+        operator().set_schedule(&mut conn, schedule).await
+    };
+    let next = set(worker, "s").await.unwrap().unwrap();
+    assert_eq!(Jobs::new(worker).fire_schedules(next).await.unwrap(), 1);
+    operator().pause_schedule(worker, "s").await.unwrap();
+    operator().fire_schedule(worker, "s").await.unwrap();
+    operator().resume_schedule(worker, "s").await.unwrap();
+    client.fire_schedules(worker).await.unwrap();
+    is_denied(&operator().remove_schedule(worker, "s").await.unwrap_err());
+    is_denied(&set(&roles.producer, "t").await.unwrap_err());
+    is_denied(&operator().fire_schedule(&roles.producer, "s").await.unwrap_err());
+
+    let seen = client.schedules(&roles.observer, None).await.unwrap();
+    assert_eq!(seen.len(), 1);
+    client.schedule(&roles.observer, "s").await.unwrap().unwrap();
+    let job =
+        ["select job from seriatim.schedule", "update seriatim.schedule set paused_at = null"];
+    may_not(&roles.observer, &job).await;
+    is_denied(&operator().pause_schedule(&roles.observer, "s").await.unwrap_err());
+    operator().remove_schedule(&roles.operator, "s").await.unwrap();
     roles.remove().await;
 }

@@ -14,6 +14,7 @@ mod parked;
 mod pause;
 mod purge;
 mod receive;
+mod schedule;
 mod serve;
 mod sqs;
 mod subject;
@@ -41,6 +42,7 @@ pub(crate) use crate::args::parked::{Parked, ParkedUnits};
 pub(crate) use crate::args::pause::Pause;
 pub(crate) use crate::args::purge::Purge;
 pub(crate) use crate::args::receive::Receive;
+pub(crate) use crate::args::schedule::{Schedule, SetSchedule};
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey};
 pub(crate) use crate::args::subject::Subject;
@@ -145,6 +147,9 @@ pub(crate) enum Command {
     /// Move what waits in a queue, so many jobs a second; or dead letters back.
     #[command(subcommand)]
     MoveTask(MoveTask),
+    /// List, set, pause, resume, run and remove schedules: jobs at set times.
+    #[command(subcommand)]
+    Schedule(Schedule),
     /// Cancel all queued jobs of a queue or a group. Running jobs go on.
     Purge(Purge),
     /// Show or change the settings of a queue.
@@ -236,6 +241,7 @@ impl Command {
             Self::Job(job) => !matches!(job, Job::Show { .. } | Job::List(_)),
             Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
+            Self::Schedule(schedule) => !matches!(schedule, Schedule::List | Schedule::Next { .. }),
             Self::Configure(configure) => configure.changes(),
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
             Self::Serve(serve) => serve.what.is_some(),

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
-use seriatim::{AfterHalt, OutOfAttempts};
+use seriatim::{AfterHalt, Missed, OutOfAttempts};
 
 /// A value, or the word `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +89,30 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     time.ok_or_else(mistake)
 }
 
-/// Reads a time, or how long ago it is. A day begins at midnight in UTC; tables print times as
-/// they can be given here.
-pub(crate) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
+/// Reads which missed times of a schedule make a job: `last`, `skip`, `all:10`.
+pub(crate) fn missed(text: &str) -> Result<Missed, String> {
+    let all = || text.strip_prefix("all:")?.parse().ok().map(|at_most| Missed::All { at_most });
+    match text {
+        "last" => Ok(Missed::Last),
+        "skip" => Ok(Missed::Skip),
+        _ => all().ok_or_else(|| String::from("the policies are last, skip, and all:10")),
+    }
+}
+
+/// Reads a time. A day begins at midnight in UTC; tables print times as they can be given here.
+pub(crate) fn time(text: &str) -> Result<DateTime<Utc>, String> {
     let given = DateTime::parse_from_rfc3339(text).map(|time| time.to_utc());
     let day = || NaiveDate::from_str(text).map(|day| day.and_time(NaiveTime::MIN).and_utc());
     let shown = || NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S UTC");
-    if let Ok(time) = given.or_else(|_| day()).or_else(|_| shown().map(|time| time.and_utc())) {
+    let time = given.or_else(|_| day()).or_else(|_| shown().map(|time| time.and_utc()));
+    time.map_err(|_| {
+        String::from("it takes a time as 2026-11-24T03:00:00Z, or a day in UTC as 2026-11-24")
+    })
+}
+
+/// Reads a time, or how long ago it is.
+pub(crate) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
+    if let Ok(time) = time(text) {
         return Ok(time);
     }
     let ago = duration(text).ok().and_then(|age| chrono::Duration::from_std(age).ok());

@@ -75,7 +75,7 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
 }
 
 /// Reads the data: the argument itself, a file, or standard input.
-fn read(argument: &str) -> Result<Value, Failure> {
+pub(crate) fn read(argument: &str) -> Result<Value, Failure> {
     let usage = |message: String| Failure::Usage(message);
     let text = match argument.strip_prefix('@') {
         Some(path) => fs::read_to_string(path)

@@ -19,10 +19,20 @@ pub(crate) async fn run(session: &Session, before: Option<i64>, limit: u32) -> R
     }
     let full = operations.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last = operations.last().filter(|_| full).map(|operation| operation.id);
-    let mut table =
-        Table::new(&["at", "~actor", "action", "~queue", "~group", "#job", "#affected", "~reason"]);
+    let mut table = Table::new(&[
+        "at",
+        "~actor",
+        "action",
+        "~queue",
+        "~group",
+        "#job",
+        "#affected",
+        "~schedule",
+        "~reason",
+    ]);
     for operation in operations {
-        let Operation { at, actor, action, queue, group, job, reason, affected, .. } = operation;
+        let Operation { at, actor, action, queue, group, job, reason, affected, schedule, .. } =
+            operation;
         table.row([
             clock(at),
             actor,
@@ -31,6 +41,7 @@ pub(crate) async fn run(session: &Session, before: Option<i64>, limit: u32) -> R
             group.unwrap_or_default(),
             job.map(|job| job.to_string()).unwrap_or_default(),
             affected.to_string(),
+            schedule.unwrap_or_default(),
             reason.unwrap_or_default(),
         ]);
     }

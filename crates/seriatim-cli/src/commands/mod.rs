@@ -18,6 +18,7 @@ mod pause;
 mod purge;
 mod queues;
 mod receive;
+mod schedule;
 pub(crate) mod serve;
 mod sqs;
 mod sqs_key;
@@ -82,6 +83,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Redrive(letters) => dead_letters::redrive(&session, &letters).await,
         Command::Discard(letters) => dead_letters::discard(&session, &letters).await,
         Command::MoveTask(task) => move_task::run(&session, task).await,
+        Command::Schedule(schedule) => schedule::run(&session, schedule).await,
         Command::Purge(purge) => purge::run(&session, &purge).await,
         Command::Configure(configure) => configure::run(&session, configure).await,
         Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,

@@ -14,6 +14,7 @@ mod migrate;
 mod moves;
 mod purge;
 mod receive;
+mod schedules;
 mod serve;
 mod stopped;
 mod support;

@@ -94,6 +94,28 @@ pub(super) async fn claims(session: &Session) -> Result<Vec<Finding>, Failure> {
     Ok(findings.or_fine("none has lapsed without being taken over"))
 }
 
+/// Looks for schedules that are due and that nobody fires.
+pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("schedules");
+    let now = session.now().await?;
+    let schedules = session.client.schedules(&mut *session.read().await?, None).await?;
+    for schedule in schedules.iter().filter(|schedule| schedule.paused_at.is_none()) {
+        let Some(due) = schedule.next_fire.filter(|due| now - *due > DUE) else { continue };
+        findings.problem(
+            format!(
+                "schedule {:?} has been due for {}, and no process fires it",
+                schedule.name,
+                since(due, now)
+            ),
+            String::from(
+                "start a processor with maintenance, and with the feature `cron` for cron expressions; what is missed is \
+                 made up for as the schedule says",
+            ),
+        );
+    }
+    Ok(findings.or_fine("none waits to be fired"))
+}
+
 /// Looks for options of processors that do not count, as the queues' settings say otherwise.
 pub(super) async fn policies(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("policies");

@@ -1,0 +1,220 @@
+//! `seriatim schedule`: jobs at set times.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use seriatim::admin::StoredSchedule;
+use seriatim::{ControlError, NewJob, Schedule};
+use sqlx::PgConnection;
+
+use crate::args::{self, SetSchedule};
+use crate::change::Effect;
+use crate::commands::enqueue::read;
+use crate::commands::pause::doubt;
+use crate::failure::Failure;
+use crate::output::table::Table;
+use crate::output::text::{clock, program, shell};
+use crate::output::{json, json_line, line, remark};
+use crate::session::Session;
+
+/// Runs a command about schedules.
+pub(crate) async fn run(session: &Session, schedule: args::Schedule) -> Result<(), Failure> {
+    match schedule {
+        args::Schedule::List => list(session).await,
+        args::Schedule::Next { name, n } => next(session, &name, n).await,
+        args::Schedule::Set(set) => self::set(session, &set).await,
+        args::Schedule::Pause { name } => {
+            let operator = &session.operator;
+            let act = async |conn: &mut PgConnection| operator.pause_schedule(conn, &name).await;
+            let sentence =
+                format!("schedule {name:?} is paused: it makes no job until it is resumed");
+            change(session, &name, "pause_schedule", sentence, act).await
+        }
+        args::Schedule::Resume { name } => {
+            let operator = &session.operator;
+            let act = async |conn: &mut PgConnection| operator.resume_schedule(conn, &name).await;
+            let sentence = format!("schedule {name:?} goes on, and does not make up for the pause");
+            change(session, &name, "resume_schedule", sentence, act).await
+        }
+        args::Schedule::Remove { name } => {
+            let operator = &session.operator;
+            let act = async |conn: &mut PgConnection| operator.remove_schedule(conn, &name).await;
+            let sentence = format!("schedule {name:?} is removed; its jobs stay");
+            change(session, &name, "remove_schedule", sentence, act).await
+        }
+        args::Schedule::Run { name } => fire(session, &name).await,
+    }
+}
+
+async fn change(
+    session: &Session,
+    name: &str,
+    action: &str,
+    sentence: String,
+    act: impl AsyncFn(&mut PgConnection) -> Result<(), ControlError>,
+) -> Result<(), Failure> {
+    let data = json!({"action": action, "schedule": name});
+    let act = async |conn: &mut PgConnection| {
+        act(conn).await?;
+        Ok(Effect::new(sentence.clone(), 0, data.clone()))
+    };
+    session.change(act).await
+}
+
+async fn fire(session: &Session, name: &str) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        let job = session.operator.fire_schedule(conn, name).await?;
+        let data =
+            |job: Option<i64>| json!({"action": "fire_schedule", "schedule": name, "job": job});
+        let made =
+            |job: &str| format!("schedule {name:?} has made {job}; its times stay as they are");
+        let (sentence, preview) = (made(&format!("job {job}")), made("a job"));
+        let preview = Some((preview, data(None)));
+        Ok(Effect { sentence, asks: false, data: data(Some(job)), preview })
+    };
+    session.change(act).await
+}
+
+async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
+    let data = read(&set.data)?;
+    let doubt = doubt(session, &set.queue).await?;
+    let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
+    let act = async |conn: &mut PgConnection| {
+        let schedule = schedule(set, &data)?;
+        session.operator.set_schedule(conn, schedule).await?;
+        let stored = find(conn, session, &set.name).await?;
+        let sentence = format!("schedule {:?} is set: {}{doubts}", stored.name, in_words(&stored));
+        let data = json::change("set_schedule", &stored)?;
+        Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
+    };
+    session.change(act).await
+}
+
+/// Returns the schedule of the arguments, which name one timing.
+fn schedule(set: &SetSchedule, data: &serde_json::Value) -> Result<Schedule, Failure> {
+    let SetSchedule {
+        name,
+        cron,
+        zone,
+        every,
+        at,
+        queue,
+        group,
+        data: _,
+        job_name,
+        missed,
+        overlap,
+    } = set;
+    let schedule = match (cron, zone, every, at) {
+        (Some(spec), Some(zone), None, None) => Schedule::cron(name, spec, zone),
+        (None, None, Some(interval), None) => Schedule::every(name, *interval),
+        (None, None, None, Some(at)) => Schedule::once_at(name, *at),
+        _ => {
+            return Err(Failure::Usage(String::from(
+                "a schedule takes --cron with --zone, --every, or --at",
+            )));
+        }
+    };
+    let mut job = NewJob::new(queue, data);
+    job = group.iter().fold(job, NewJob::group);
+    job = job_name.iter().fold(job, NewJob::name);
+    Ok(schedule.job(job).missed(*missed).overlap((*overlap).into()))
+}
+
+async fn find(
+    conn: &mut PgConnection,
+    session: &Session,
+    name: &str,
+) -> Result<StoredSchedule, Failure> {
+    let none = || Failure::NothingMatched(format!("there is no schedule {name:?}"));
+    session.client.schedule(conn, name).await?.ok_or_else(none)
+}
+
+/// Returns when and where a schedule makes jobs.
+fn in_words(schedule: &StoredSchedule) -> String {
+    let StoredSchedule { timing, queue, group, .. } = schedule;
+    let of_group = group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default();
+    let next = match (schedule.next_fire, schedule.paused_at) {
+        (_, Some(_)) => String::from("paused"),
+        (Some(next), None) => format!("next at {}", clock(next)),
+        (None, None) => String::from("its time is over, and it makes no job"),
+    };
+    format!("a job for {of_group}queue {queue:?}, {timing}; {next}")
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let schedules = all(session).await?;
+    if schedules.is_empty() {
+        return Err(Failure::NothingMatched(String::from("there is no schedule")));
+    }
+    if session.json() {
+        return schedules.iter().try_for_each(json_line);
+    }
+    let mut table = Table::new(&[
+        "~schedule",
+        "when",
+        "~queue",
+        "~group",
+        "next",
+        "last",
+        "#last job",
+        "missed",
+        "overlap",
+        "~paused",
+    ]);
+    for schedule in schedules {
+        let paused =
+            schedule.paused_at.map(|at| match (&schedule.paused_by, &schedule.pause_reason) {
+                (Some(by), Some(reason)) => format!("{} by {by}: {reason}", clock(at)),
+                (Some(by), None) => format!("{} by {by}", clock(at)),
+                _ => clock(at),
+            });
+        table.row([
+            schedule.name,
+            schedule.timing.to_string(),
+            schedule.queue,
+            schedule.group.unwrap_or_default(),
+            schedule.next_fire.map(clock).unwrap_or_default(),
+            schedule.last_fire.map(clock).unwrap_or_default(),
+            schedule.last_job.map(|job| job.to_string()).unwrap_or_default(),
+            schedule.missed.to_string(),
+            schedule.overlap.to_string(),
+            paused.unwrap_or_default(),
+        ]);
+    }
+    table.print()
+}
+
+async fn all(session: &Session) -> Result<Vec<StoredSchedule>, Failure> {
+    let mut schedules: Vec<StoredSchedule> = Vec::new();
+    loop {
+        let after = schedules.last().map(|last| &*last.name);
+        let page = session.client.schedules(&mut *session.read().await?, after).await?;
+        if page.is_empty() {
+            return Ok(schedules);
+        }
+        schedules.extend(page);
+    }
+}
+
+async fn next(session: &Session, name: &str, n: u16) -> Result<(), Failure> {
+    let schedule = find(&mut *session.read().await?, session, name).await?;
+    let now = session.now().await?;
+    let times = schedule.next(n.into(), now).map_err(ControlError::from)?;
+    if times.is_empty() {
+        let over = format!("schedule {name:?} is never due again: {}", schedule.timing);
+        return Err(Failure::NothingMatched(over));
+    }
+    if schedule.paused_at.is_some() {
+        let advice =
+            format!("it is paused, `{} schedule resume {}` ends that", program(), shell(name));
+        remark(session.form, &advice);
+    }
+    times.into_iter().try_for_each(|at| tell(session, name, at))
+}
+
+fn tell(session: &Session, name: &str, at: DateTime<Utc>) -> Result<(), Failure> {
+    if session.json() {
+        return json_line(&json!({"schedule": name, "at": at}));
+    }
+    line(&clock(at))
+}

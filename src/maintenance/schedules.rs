@@ -1,0 +1,124 @@
+//! Schedules that are due make their jobs.
+//!
+//! Any number of processes may do so at once: each due time is fired by the one that finds the
+//! schedule's row as it was read. Nothing is kept in memory between two ticks.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
+
+use crate::store::{Firing, Store, begin_short, in_short_tx};
+
+/// How many schedules are read at once, and how many are fired in one transaction.
+const READ: usize = 1000;
+const FIRED: usize = 100;
+/// Bounds what one tick reads.
+const READS: usize = 20;
+
+/// The effect of the schedules that were due.
+#[derive(Debug, Default)]
+pub(crate) struct Fired {
+    /// The number of jobs that were made.
+    pub(crate) jobs: u64,
+    /// The schedules that the database refused to fire.
+    pub(crate) refused: Vec<(String, sqlx::Error)>,
+    /// In what time the next schedule is due.
+    pub(crate) next_in: Option<Duration>,
+}
+
+/// Fires the schedules that are due: at `now`, or by the database's clock.
+pub(crate) async fn fire_schedules(
+    store: &Store,
+    conn: &mut PgConnection,
+    now: Option<DateTime<Utc>>,
+) -> Result<Fired, sqlx::Error> {
+    let mut fired = Fired::default();
+    let now = match now {
+        Some(now) => now,
+        None => in_short_tx(conn, async |conn| store.now(conn).await).await?,
+    };
+    let mut after = (DateTime::<Utc>::UNIX_EPOCH, String::new());
+    for _ in 0..READS {
+        let read = async |conn: &mut PgConnection| {
+            store.due_schedules(conn, now, (after.0, &after.1), limit()).await
+        };
+        let due = in_short_tx(conn, read).await?;
+        let Some(last) = due.last() else { break };
+        let (full, last) = (due.len() == READ, (last.next_fire, last.name.clone()));
+        // A schedule that this version cannot read is left to the one that stored it.
+        let firings = due.into_iter().filter_map(|due| {
+            let times = due.timing.times(&due.name).ok()?;
+            let plan = times.plan(due.missed, due.next_fire, due.counts_from, now);
+            let (seen, since) = (due.next_fire, due.counts_from);
+            Some(Firing { name: due.name, seen, since, due: plan.due, next: plan.next })
+        });
+        let firings: Vec<Firing> = firings.collect();
+        for firings in firings.chunks(FIRED) {
+            fire(store, conn, firings, &mut fired).await?;
+        }
+        after = last;
+        if !full {
+            break;
+        }
+    }
+    let next = async |conn: &mut PgConnection| store.schedule_due_in(conn, now).await;
+    let next_in = in_short_tx(conn, next).await?;
+    fired.next_in = next_in.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::ZERO));
+    Ok(fired)
+}
+
+fn limit() -> i64 {
+    i64::try_from(READ).unwrap_or(i64::MAX)
+}
+
+/// Fires some schedules in one transaction; each in its own if the database refuses that.
+async fn fire(
+    store: &Store,
+    conn: &mut PgConnection,
+    firings: &[Firing],
+    fired: &mut Fired,
+) -> Result<(), sqlx::Error> {
+    match fire_together(store, conn, firings).await? {
+        Ok(jobs) => fired.jobs += jobs,
+        Err(error) => match firings {
+            [one] => fired.refused.push((one.name.clone(), error)),
+            several => {
+                for one in several {
+                    match fire_together(store, conn, std::slice::from_ref(one)).await? {
+                        Ok(jobs) => fired.jobs += jobs,
+                        Err(error) => fired.refused.push((one.name.clone(), error)),
+                    }
+                }
+            }
+        },
+    }
+    Ok(())
+}
+
+/// Returns how many jobs were made, or why the database refused: then nothing was done, and the
+/// connection is as it was.
+async fn fire_together(
+    store: &Store,
+    conn: &mut PgConnection,
+    firings: &[Firing],
+) -> Result<Result<u64, sqlx::Error>, sqlx::Error> {
+    begin_short(conn).await?;
+    match store.fire_due(&mut *conn, firings).await {
+        Ok(jobs) => PgTransactionManager::commit(conn).await.map(|()| Ok(jobs)),
+        Err(error) if is_of_statement(&error) => {
+            PgTransactionManager::rollback(conn).await?;
+            Ok(Err(error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether the statement failed, and the session goes on.
+fn is_of_statement(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| !code.starts_with("57P") && !code.starts_with("08"))
+}
