@@ -118,8 +118,8 @@ begin
 end $$;
 
 -- Moves up to `n` queued jobs of a queue, or of one group of it. Without `to_queue`, jobs that came
--- from another queue go back there. The jobs of a group are moved up to the first one that stays. A group that is held
--- (see leave_group) is left to the next call.
+-- from another queue go back there. The jobs of a group are moved up to the first one that stays. A
+-- group that is held (see leave_group) is left to the next call.
 --
 -- Returns how many it moved.
 --
@@ -138,7 +138,8 @@ begin
     if to_queue is null then
       wanted := array(
         select j.id from job j where j.queue = from_queue and {waits_as_dead_letter}
-          and (of_group is null or j.group_id = of_group) and (j.group_id is null or j.group_id <> all (left_out))
+          and (of_group is null or j.group_id = of_group)
+          and (j.group_id is null or j.group_id <> all (left_out))
         order by j.queue, j.group_id, j.id limit n);
     else
       wanted := array(select w.id from waiting_jobs(from_queue, of_group, n, left_out) w(id));
@@ -254,7 +255,8 @@ begin
   loop
     at := clock_timestamp();
     task.moved_at := greatest(task.moved_at, at - interval '2 s');
-    n := least(1000, task.job_limit - task.moved, floor(extract(epoch from at - task.moved_at) * task.per_second));
+    n := least(1000, task.job_limit - task.moved,
+      floor(extract(epoch from at - task.moved_at) * task.per_second));
     continue when n < 1;
     perform return_lapsed(task.from_queue);
     now_moved := move_waiting(task.from_queue, task.to_queue, n, task.group_id);
