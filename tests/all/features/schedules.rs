@@ -251,6 +251,50 @@ async fn sixteen_that_fire_a_thousand_schedules_at_once_make_one_job_for_each_du
     assert_eq!(jobs_where(&pool, "true").await, 4000);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn each_due_time_makes_one_job_whichever_sessions_are_killed() {
+    let database = database().await;
+    let pool = database.pool();
+    let due = at("2026-03-01T10:00:00Z");
+    let sql = "select count(seriatim.set_schedule('s' || n, 'q', 'g' || n, '{\"data\": 1}', 'every', '60', \
+               null, $1, actor => null)) from generate_series(1, 300) n";
+    sqlx::query(sql).bind(due).execute(pool).await.unwrap();
+    by_hand(pool, "update seriatim.schedule set counts_from = '2000-01-01'").await;
+    let firing = (0..4).map(async |_| {
+        let options = PgPoolOptions::new().max_connections(1).after_connect(|conn, _| {
+            Box::pin(async move {
+                sqlx::raw_sql("set application_name = 'fires'").execute(conn).await.map(drop)
+            })
+        });
+        let pool = database.pool_with(options).await;
+        tokio::spawn(async move {
+            let Ok(pool) = pool else { return };
+            for round in 0..5 {
+                let now = due + TimeDelta::minutes(round);
+                // A session that is killed leaves the rest to the next try.
+                while Jobs::new(&pool).fire_schedules(now).await.is_err() {}
+            }
+        })
+    });
+    let firing = futures::future::join_all(firing).await;
+    let mut killed = 0;
+    while firing.iter().any(|task| !task.is_finished()) {
+        let kill = "select count(pg_terminate_backend(a.pid)) from (select pid from pg_stat_activity \
+                    where datname = current_database() and application_name = 'fires' \
+                    order by random() limit 1) a";
+        killed += value::<i64>(pool, kill).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(killed > 0);
+    // Whoever was killed last may have left some.
+    fire(pool, due + TimeDelta::minutes(4)).await;
+    let twice = "select count(*) from (select group_id from seriatim.job \
+                 group by group_id, headers->>'seriatim-scheduled-for' having count(*) > 1) t";
+    assert_eq!(value::<i64>(pool, twice).await, 0);
+    let last = "headers->>'seriatim-scheduled-for' = '2026-03-01T10:04:00.000000Z'";
+    assert_eq!(jobs_where(pool, last).await, 300);
+}
+
 #[tokio::test]
 async fn no_job_is_made_while_the_last_one_waits_or_runs_if_overlaps_are_skipped() {
     let database = database().await;
