@@ -51,8 +51,9 @@ pub(crate) async fn fire_schedules(
         let (full, last) = (due.len() == READ, (last.next_fire, last.name.clone()));
         // A schedule that this version cannot read is left to the one that stored it.
         let firings = due.into_iter().filter_map(|due| {
-            let times = due.timing.times(&due.name).ok()?;
-            let plan = times.plan(due.missed, due.next_fire, due.counts_from, now);
+            let (timing, missed) = due.timing?;
+            let times = timing.times(&due.name).ok()?;
+            let plan = times.plan(missed, due.next_fire, due.counts_from, now);
             let (seen, since) = (due.next_fire, due.counts_from);
             Some(Firing { name: due.name, seen, since, due: plan.due, next: plan.next })
         });

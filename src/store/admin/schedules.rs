@@ -50,8 +50,8 @@ statements! {
 #[derive(Debug, Clone)]
 pub(crate) struct DueSchedule {
     pub(crate) name: String,
-    pub(crate) timing: Timing,
-    pub(crate) missed: Missed,
+    /// When it is due, and what missed times do; `None`: a newer version has stored it.
+    pub(crate) timing: Option<(Timing, Missed)>,
     pub(crate) next_fire: DateTime<Utc>,
     pub(crate) counts_from: DateTime<Utc>,
 }
@@ -164,10 +164,11 @@ impl Store {
         let rows = due.fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
+                let timing = Timing::parse(row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+                let missed = Missed::parse(row.try_get(4)?, row.try_get(5)?);
                 Ok(DueSchedule {
                     name: row.try_get(0)?,
-                    timing: timing(row, 1)?,
-                    missed: missed(row, 4)?,
+                    timing: timing.zip(missed),
                     next_fire: row.try_get(6)?,
                     counts_from: row.try_get(7)?,
                 })
@@ -202,24 +203,14 @@ fn unknown(what: &'static str) -> impl FnOnce() -> sqlx::Error {
     move || sqlx::Error::Decode(format!("unknown {what} of a schedule").into())
 }
 
-/// Reads kind, spec and zone.
-fn timing(row: &PgRow, at: usize) -> Result<Timing, sqlx::Error> {
-    let (kind, spec) = (row.try_get(at)?, row.try_get(at + 1)?);
-    Timing::parse(kind, spec, row.try_get(at + 2)?).ok_or_else(unknown("timing"))
-}
-
-/// Reads a policy and its limit.
-fn missed(row: &PgRow, at: usize) -> Result<Missed, sqlx::Error> {
-    Missed::parse(row.try_get(at)?, row.try_get(at + 1)?).ok_or_else(unknown("policy"))
-}
-
 fn stored(row: &PgRow) -> Result<StoredSchedule, sqlx::Error> {
     Ok(StoredSchedule {
         name: row.try_get(0)?,
         queue: row.try_get(1)?,
         group: row.try_get(2)?,
-        timing: timing(row, 3)?,
-        missed: missed(row, 6)?,
+        timing: Timing::parse(row.try_get(3)?, row.try_get(4)?, row.try_get(5)?)
+            .ok_or_else(unknown("timing"))?,
+        missed: Missed::parse(row.try_get(6)?, row.try_get(7)?).ok_or_else(unknown("policy"))?,
         overlap: Overlap::parse(row.try_get(8)?).ok_or_else(unknown("overlap"))?,
         counts_from: row.try_get(9)?,
         last_fire: row.try_get(10)?,

@@ -260,23 +260,22 @@ async fn each_due_time_makes_one_job_whichever_sessions_are_killed() {
                null, $1, actor => null)) from generate_series(1, 300) n";
     sqlx::query(sql).bind(due).execute(pool).await.unwrap();
     by_hand(pool, "update seriatim.schedule set counts_from = '2000-01-01'").await;
-    let firing = (0..4).map(async |_| {
+    let mut firing = Vec::new();
+    for _ in 0..4 {
         let options = PgPoolOptions::new().max_connections(1).after_connect(|conn, _| {
             Box::pin(async move {
                 sqlx::raw_sql("set application_name = 'fires'").execute(conn).await.map(drop)
             })
         });
-        let pool = database.pool_with(options).await;
-        tokio::spawn(async move {
-            let Ok(pool) = pool else { return };
+        let pool = database.pool_with(options).await.unwrap();
+        firing.push(tokio::spawn(async move {
             for round in 0..5 {
                 let now = due + TimeDelta::minutes(round);
                 // A session that is killed leaves the rest to the next try.
                 while Jobs::new(&pool).fire_schedules(now).await.is_err() {}
             }
-        })
-    });
-    let firing = futures::future::join_all(firing).await;
+        }));
+    }
     let mut killed = 0;
     while firing.iter().any(|task| !task.is_finished()) {
         let kill = "select count(pg_terminate_backend(a.pid)) from (select pid from pg_stat_activity \
