@@ -1,6 +1,7 @@
--- Schedules: jobs that are enqueued at set times, a row each. Whoever fires one changes its row and
--- inserts the job in one statement, if the row still is as it was read. So no two processes fire the
--- same due time, and none needs a leader. When a schedule is due next, its caller computes.
+-- Schedules: jobs that are enqueued at set times, a row each. The process that fires one changes
+-- its row and inserts the job in one statement, if the row still is as it was read. So no two
+-- processes fire the same due time, and none needs a leader. The caller computes when a schedule is
+-- due next.
 
 -- Returns whether the last job of a schedule waits or runs. One that failed for good does not, nor
 -- does one that was parked, or moved to another queue.
@@ -21,8 +22,8 @@ begin
   end if;
 end $$;
 
--- Enqueues the job of a schedule for a due time, and returns its id. Its deduplication id is that of
--- the due time, where the queue would take a second job with the same content for a duplicate.
+-- Enqueues the job of a schedule for a due time, and returns its id. Its deduplication id is that
+-- of the due time, where the queue would take a second job with the same content for a duplicate.
 create or replace function enqueue_scheduled(of_schedule schedule, due timestamptz) returns bigint
 language plpgsql volatile set search_path from current as $$
 declare
@@ -52,9 +53,9 @@ begin
   return new_job;
 end $$;
 
--- Fires a schedule for the `due` times, the earliest first, if it still is as it was `seen`: due next
--- at `seen`, counting from `since`, and not paused. `next` is when it is due next; null: never again.
--- If it skips overlaps it makes one job at most, and none while its last one waits or runs.
+-- Fires a schedule for the `due` times, the earliest first, if it still is as it was `seen`: due
+-- next at `seen`, counting from `since`, and not paused. `next` is when it is due next; null: never
+-- again. If it skips overlaps it makes one job at most, and none while its last one waits or runs.
 --
 -- Returns how many jobs it made; null: the schedule is not as it was seen, nothing was done.
 --
@@ -87,13 +88,14 @@ begin
   return cardinality(due);
 end $$;
 
--- Makes a schedule, or changes it. Its due times stay as they are if its `kind`, `spec` and `zone` do;
--- else it is due next at `next_fire`, and begins from now: nothing is made up for. A pause stays.
+-- Makes a schedule, or changes it. Its due times stay as they are if its `kind`, `spec` and `zone`
+-- do; else it is due next at `next_fire`, and begins from now: nothing is made up for. A pause
+-- stays.
 --
--- `kind` is `cron` (five fields, in a time zone), `every` (seconds) or `once_at` (a time). `job` is an
--- object with `data`, and any of `name`, `reference`, `priority`, `max_attempts`, `headers`,
--- `attributes`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or with `payload` in
--- hexadecimal digits and `content_type`, instead of `data`.
+-- `kind` is `cron` (five fields, in a time zone), `every` (seconds) or `once_at` (a time). `job` is
+-- an object with `data`, and any of `name`, `reference`, `priority`, `max_attempts`, `headers`,
+-- `attributes`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or with `payload`
+-- in hexadecimal digits and `content_type`, instead of `data`.
 --
 -- Returns when it is due next.
 create or replace function set_schedule(name text, queue text, group_id text, job jsonb, kind text,
@@ -134,8 +136,8 @@ begin
   return changed.next_fire;
 end $$;
 
--- Pauses a schedule: it makes no job until resume_schedule. One that is paused stays so, with the new
--- reason. Returns false if there is no such schedule.
+-- Pauses a schedule: it makes no job until resume_schedule. One that is paused stays so, with the
+-- new reason. Returns false if there is no such schedule.
 --
 -- Locks: the schedule's row; waits for a process that fires it.
 create or replace function pause_schedule(name text, reason text default null,
@@ -154,8 +156,8 @@ begin
   return true;
 end $$;
 
--- Ends the pause of a schedule. Due times that passed meanwhile make no job. Returns false if there is
--- no such schedule, or it is not paused.
+-- Ends the pause of a schedule. Due times that passed meanwhile make no job. Returns false if there
+-- is no such schedule, or it is not paused.
 --
 -- Locks: the schedule's row.
 create or replace function resume_schedule(name text, reason text default null,
@@ -174,8 +176,8 @@ begin
   return true;
 end $$;
 
--- Fires a schedule once, now, also if it is paused or its last job still runs. Its due times stay as
--- they are. Returns the job; null if there is no such schedule.
+-- Fires a schedule once, now, also if it is paused or its last job still runs. Its due times stay
+-- as they are. Returns the job; null if there is no such schedule.
 --
 -- Locks: the schedule's row; waits for a process that fires it; then as an enqueue.
 create or replace function fire_schedule(name text, reason text default null,

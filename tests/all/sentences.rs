@@ -91,13 +91,14 @@ fn no_sentence_opens_with_a_genitive_or_a_pronoun() {
 fn comments_are_within_100_columns() {
     let mut paths = Vec::new();
     for folder in FOLDERS {
-        files(&root().join(folder), &["rs"], &mut paths);
+        files(&root().join(folder), &["rs", "sql"], &mut paths);
     }
     let mut wide = Vec::new();
     for file in paths {
         let text = fs::read_to_string(&file).unwrap();
+        let mark = if file.extension().is_some_and(|it| it == "sql") { "--" } else { "//" };
         let is_wide =
-            |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 100;
+            |line: &str| line.trim_start().starts_with(mark) && line.chars().count() > 100;
         let lines = (1..).zip(text.lines()).filter(|(_, line)| is_wide(line));
         wide.extend(lines.map(|(number, _): (usize, _)| format!("{}:{number}", file.display())));
     }

@@ -1,4 +1,4 @@
-//! A client that acts for somebody.
+//! A client that acts for a named operator.
 
 use std::sync::Arc;
 
