@@ -48,6 +48,8 @@ as $$
       q.paused_until as queue_until,
       {paused_s} as group_paused, s.paused_at as group_paused_at, s.pause_reason as group_reason,
       s.paused_until as group_until,
+      -- A claim of a processor names it, also before the processor has its row.
+      coalesce(g.claimed_by, h.claimed_by) is null as received,
       q.in_flight_limit, p.id as processor, p.node, p.host, p.pid as process_id, p.queues as serves,
       p.started_at, p.seen_at, (select o.alive from processors() o where o.id = p.id) as alive,
       -- The queue's settings, or else what processors say of its jobs.
@@ -172,9 +174,9 @@ begin
     when facts.status in ('succeeded', 'failed', 'cancelled') then 'ended'
     when facts.status = 'parked' then 'parked'
     when facts.head is null or facts.head = facts.job then head_reason
-    -- One of several jobs that were received together: their receiver may work on any. (No
-    -- processor is named then; the jobs of a processor's turn run one after the other.)
-    when facts.status = 'started' and facts.claimed and facts.processor is null then hold
+    -- One of several jobs that were received together: their receiver may work on any. The jobs of
+    -- a processor's turn run one after the other.
+    when facts.status = 'started' and facts.claimed and facts.received then hold
     -- The jobs before it in its dead-letter queue do not keep it from a redrive.
     when unserved and facts.dead_letter_of is not null and head_reason in ('dead_letter', 'waits_for_turn',
       'not_adopted', 'stranded', 'expired', 'not_due', 'lapsed') then 'dead_letter'
@@ -215,7 +217,7 @@ begin
     answer.attempt_limit := coalesce(facts.max_attempts, facts.queue_attempts);
   end if;
   -- Receivers have no timeout.
-  if facts.processor is not null and waits_on in ('running', 'claimed') then
+  if not facts.received and waits_on in ('running', 'claimed') then
     answer.timeout_at := begun + make_interval(secs => coalesce(timeout_ms, facts.queue_timeout_ms) / 1000.0);
   end if;
   begun := coalesce(begun, facts.asked_at);

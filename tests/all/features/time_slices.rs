@@ -332,7 +332,9 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
             assert!(explanation.to_string().contains(&ids[0].to_string()), "{explanation}");
         };
         in_the_middle_of_a_turn(hold, explained).await;
-
+    }
+    // Also while a processor has no row yet, as in its first moments.
+    for (hold, has_row) in HOLDS.into_iter().flat_map(|hold| [(hold, true), (hold, false)]) {
         // The first has ended, and the second is the one that runs.
         let database = database().await;
         let pool = database.pool();
@@ -340,11 +342,16 @@ async fn the_explanation_names_the_job_of_the_turn_that_runs() {
         let ids = seriatim::enqueue_many(pool, jobs).await.unwrap();
         let (log, gate) = (Log::default(), Gate::default());
         let run = held_up(&log, &gate);
-        let running = serve(&database, 4, long(hold), run).await;
+        let builder = processor(&database, 4).await.presence(has_row);
+        let running = started(builder.queue(long(hold), run)).await;
         log.wait_for(1).await;
         gate.pass(1);
         log.wait_for(2).await;
         ended(pool, ids[0].id()).await;
+        if !has_row {
+            eventually(pool, "select count(*) from seriatim.processor", 1_i64).await;
+            by_hand(pool, "delete from seriatim.processor").await;
+        }
         let second = ids[1].id();
         let last = Client::default().explain_job(pool, ids[2].id()).await.unwrap().unwrap();
         assert!(matches!(last.reason, Reason::Behind { head, .. } if head == second), "{last}");
