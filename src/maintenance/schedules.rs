@@ -11,7 +11,7 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
-use crate::store::{Firing, Store, begin_short, in_short_tx};
+use crate::store::{Firing, Store, begin_short, gave_up_waiting, in_short_tx};
 
 /// How many schedules are read at once, and how many are fired in one transaction.
 const READ: usize = 1000;
@@ -76,7 +76,8 @@ fn limit() -> i64 {
     i64::try_from(READ).unwrap_or(i64::MAX)
 }
 
-/// Fires some schedules in one transaction; each in its own if the database refuses that.
+/// Fires some schedules in one transaction; each in its own if the database refuses that. One whose
+/// row another process has, or whose job waits for a lock, is left to the next tick.
 async fn fire(
     store: &Store,
     conn: &mut PgConnection,
@@ -86,13 +87,11 @@ async fn fire(
     match fire_together(store, conn, firings).await? {
         Ok(jobs) => fired.jobs += jobs,
         Err(error) => match firings {
+            [_] if gave_up_waiting(&error) => {}
             [one] => fired.refused.push((one.name.clone(), error)),
             several => {
                 for one in several {
-                    match fire_together(store, conn, std::slice::from_ref(one)).await? {
-                        Ok(jobs) => fired.jobs += jobs,
-                        Err(error) => fired.refused.push((one.name.clone(), error)),
-                    }
+                    Box::pin(fire(store, conn, std::slice::from_ref(one), fired)).await?;
                 }
             }
         },
@@ -108,8 +107,12 @@ async fn fire_together(
     firings: &[Firing],
 ) -> Result<Result<u64, sqlx::Error>, sqlx::Error> {
     begin_short(conn).await?;
-    match store.fire_due(&mut *conn, firings).await {
-        Ok(jobs) => PgTransactionManager::commit(conn).await.map(|()| Ok(jobs)),
+    let fired = async {
+        let jobs = store.fire_due(&mut *conn, firings).await?;
+        PgTransactionManager::commit(conn).await.map(|()| jobs)
+    };
+    match fired.await {
+        Ok(jobs) => Ok(Ok(jobs)),
         Err(error) if is_of_statement(&error) => {
             PgTransactionManager::rollback(conn).await?;
             Ok(Err(error))
