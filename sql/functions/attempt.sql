@@ -33,9 +33,10 @@ begin
   end if;
 end $$;
 
--- Ends an attempt without success. `how` is retried (queued, and due after `delay`), released
--- (queued, and not held against the job), failed or cancelled. Returns false if the job is not as
--- its claim has locked it.
+-- Ends an attempt without success. `how` is retried (queued, and due after `delay`), snoozed (the
+-- same, and not held against the job), released (queued, and not held against it), failed or
+-- cancelled. Returns false if the job is not as its claim has locked it. A snooze leaves no trace
+-- in the history: many would push the failures out.
 --
 -- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before
 -- it.
@@ -44,23 +45,27 @@ create or replace function {schema}.end_attempt(of_job bigint, how text, kind te
 language plpgsql volatile as $$
 begin
   update {schema}.job j set
-    status = case when how in ('retried', 'released') then 'queued' else how end::{schema}.job_status,
+    status = case when how in ('retried', 'snoozed', 'released') then 'queued' else how
+      end::{schema}.job_status,
     finished_at = case when how in ('failed', 'cancelled') then clock_timestamp() end,
     attempts = ended.attempt,
-    attempts_forgiven = j.attempts_forgiven + (how = 'released' and ended.begun)::integer,
+    attempts_forgiven = j.attempts_forgiven + (how in ('snoozed', 'released') and ended.begun)::integer,
+    snoozes = j.snoozes + (how = 'snoozed')::integer,
     last_started_at = ended.started_at,
-    run_at = case when how = 'retried' then ended.due_at else j.run_at end,
-    turn_at = case when how = 'retried' then least(ended.due_at, j.expires_at) else j.turn_at end,
+    run_at = coalesce(ended.due_at, j.run_at),
+    turn_at = case when ended.due_at is null then j.turn_at else least(ended.due_at, j.expires_at) end,
     error = case when how in ('retried', 'failed') then jsonb_build_object(
       'kind', kind, 'message', message, 'chain', chain, 'attempt', ended.attempt) else j.error end,
-    history = {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message),
+    history = case when how = 'snoozed' then j.history
+      else {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message) end,
     flagged = false, {free_job}
   from (
     select e.attempts + (c.started_at is not null)::integer as attempt,
       case when c.started_at is null then e.last_started_at
         else greatest(c.started_at, statement_timestamp() - make_interval(secs => age)) end as started_at,
       c.started_at is not null or e.group_id is null as begun,
-      clock_timestamp() + make_interval(secs => delay) as due_at
+      case when how in ('retried', 'snoozed') then clock_timestamp() + make_interval(secs => delay)
+        end as due_at
     from {schema}.job e left join lateral {schema}.claim_of(e.queue, e.group_id, e.id) c on true
     where e.id = of_job) ended
   where j.id = of_job and {claimed};

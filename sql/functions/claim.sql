@@ -248,7 +248,7 @@ returns table (
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
   pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text,
   reference text, priority smallint, headers text, group_id text, expires_at timestamptz, claim uuid,
-  disposition text, ready_at timestamptz, lost_by text, answer text)
+  disposition text, ready_at timestamptz, lost_by text, answer text, snoozes smallint)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -277,7 +277,7 @@ begin
       coalesce(j.max_attempts, queue_attempts)::integer, j.timeout_ms::bigint, j.created_at, j.run_at,
       c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, j.expires_at,
-      c.token, c.disposition, c.ready_at, c.lost_by, null::text
+      c.token, c.disposition, c.ready_at, c.lost_by, null::text, j.snoozes
     from unnest(claimed.jobs) c join {schema}.job j on j.id = any (array[c.id]);
   claimed.jobs := null;
   answer := to_jsonb(claimed) || jsonb_build_object('claimed_at', clock_timestamp(),

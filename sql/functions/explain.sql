@@ -35,6 +35,9 @@ as $$
       h.id as head, h.error->>'message' as head_error, h.run_at, h.expires_at, h.flagged, h.max_attempts,
       h.attempts + (g.started_at is not null)::integer as attempts, h.attempts_forgiven as forgiven,
       coalesce(g.started_at, h.last_started_at) as last_started_at, h.timeout_ms,
+      -- Unless its last attempt has failed.
+      case when (h.error->>'attempt')::integer is distinct from h.attempts
+        then h.snoozes::integer end as snoozes,
       (select j.moved_from from job j where j.id = h.id) as head_dead_letter_of,
       g.queue is not null as has_row, nullif(g.ready_at, 'infinity') as ready_at,
       g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until, g.park_to is not null as parking,

@@ -107,11 +107,11 @@ language sql volatile as $$
     select r.ctid from {schema}.cancel_request r where r.job_id = of_job for update skip locked)
 $$;
 
--- Ends a worker's attempt as `outcome` says, and passes the turn on: the one place for whatever
--- a handler's run comes to. `how` is succeeded (with the `result`), retried, failed, cancelled or
--- released; `then` is the policy of a failed one. A job that is `followed` leaves jobs behind it.
--- Returns false if the job is not as its claim has locked it. Without `keep` an ended job is
--- deleted.
+-- Ends a worker's attempt as `outcome` says, and passes the turn on: the one place for whatever a
+-- handler's run comes to. `how` is succeeded (with the `result`), retried, snoozed, failed,
+-- cancelled or released; `then` is the policy of a failed one. A job that is `followed` leaves jobs
+-- behind it. Returns false if the job is not as its claim has locked it. Without `keep` an ended
+-- job is deleted.
 create or replace function {schema}.settle_outcome(of_job bigint, with_token uuid, outcome jsonb, result text,
   keep boolean, followed boolean) returns boolean
 language plpgsql volatile as $$

@@ -12,11 +12,28 @@ begin
   return settle_receipt(receipt, 'nack', null, delay, error);
 end $$;
 
--- Gives back the jobs of receipts, as far as they are held; with `forgive` the attempts are not
--- held against them. The last of a group comes first, as those behind a job go back with it.
--- Returns the outcome per receipt.
-create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], delay interval, error text,
-  forgive boolean, until timestamptz) returns text[]
+-- Puts the job of a receipt off, as one whose partner is not ready: it keeps its place, it is due
+-- after `delay`, and its group waits for it. No attempt counts. Jobs behind it that were received
+-- with it go back too. A job that has been put off `max_snoozes` times is given back as by nack.
+-- Returns the same as ack.
+create or replace function snooze(receipt text, delay interval, max_snoozes integer default {max_snoozes})
+returns text
+language plpgsql volatile set search_path from current {pinned} as $$
+begin
+  if delay is null or max_snoozes is null or max_snoozes not between 0 and {snooze_limit} then
+    raise exception 'the delay is %, and max_snoozes %', coalesce(delay::text, 'null'),
+        coalesce(max_snoozes::text, 'null')
+      using errcode = '22023', hint = 'Pass a delay, and max_snoozes from 0 to {snooze_limit}.';
+  end if;
+  perform check_delay(delay);
+  return settle_receipt(receipt, 'snooze', null, delay, null, max_snoozes);
+end $$;
+
+-- Gives back the jobs of receipts, as far as they are held. `verb` is nack, snooze or release. The
+-- last of a group comes first, as those behind a job go back with it. Returns the outcome per
+-- receipt.
+create or replace function nack_receipts(of_jobs bigint[], tokens uuid[], verb text, delay interval,
+  error text, most integer, until timestamptz) returns text[]
 language plpgsql volatile as $$
 declare
   states text[] := '{}'; shown record; held record;
@@ -27,25 +44,26 @@ begin
     held := receive_hold(array[shown.job], array[shown.token], false, until);
     states[shown.place] := held.states[1];
     if held.states[1] = 'held' then
-      perform give_back(shown.job, shown.token, delay, coalesce(error, 'given back by its receiver'),
-        forgive);
+      perform give_back(shown.job, shown.token, verb, delay, error, most);
       states[shown.place] := 'done';
     end if;
   end loop;
   return states;
 end $$;
 
--- Gives back a job of a receiver. Its row is locked, and its group's by the token. With `forgive`
--- the attempt is not held against it.
-create or replace function give_back(of_job bigint, token uuid, delay interval, message text, forgive boolean)
-returns void
+-- Gives back a job of a receiver. Its row is locked, and its group's by the token. A release, and a
+-- snooze if the job was put off less than `most` times, are not held against it.
+create or replace function give_back(of_job bigint, token uuid, verb text, delay interval, error text,
+  most integer) returns void
 language plpgsql volatile as $$
 declare
   policy constant jsonb := failure_policy(of_job);
-  j job; claimed bigint[] := '{}'; counted integer; ends boolean;
+  j job; claimed bigint[] := '{}'; counted integer; ends boolean; message text;
 begin
   select x.* into j from job x where x.id = of_job;
   counted := j.attempts - j.attempts_forgiven + (j.group_id is not null)::integer;
+  message := coalesce(error, case when verb = 'snooze' then format({snoozed_out}, j.snoozes)
+    else 'given back by its receiver' end);
   if j.group_id is not null then
     claimed := array(
       select u.id from queue_group g cross join lateral unfinished(g.job_id, g.batch) u
@@ -55,8 +73,10 @@ begin
   end if;
   if (policy->'cancel_requested')::boolean then
     perform receive_refuse(of_job, token, 'cancelled');
-  elsif forgive then
+  elsif verb = 'release' then
     perform end_attempt(of_job, 'released', 'released', message);
+  elsif verb = 'snooze' and j.snoozes < most then
+    perform end_attempt(of_job, 'snoozed', null, null, extract(epoch from delay)::float8);
   elsif counted < coalesce((policy->>'max_attempts')::integer, {default_attempts}) then
     perform end_attempt(of_job, 'retried', 'error', message,
       coalesce(extract(epoch from delay)::float8, backoff(policy, counted)));

@@ -16,15 +16,15 @@ begin
   token := split_part(receipt, '.', 2);
 end $$;
 
--- Settles receipts: what acks, extends, nacks and releases have in common. `verb` is ack, extend,
--- nack or release. Returns what each receipt came to: done, stale, or busy (another transaction has
--- had its rows for half a second).
+-- Settles receipts: what acks, extends, nacks, snoozes and releases have in common. `verb` is ack,
+-- extend, nack, snooze (up to `most` times) or release. Returns what each receipt came to: done,
+-- stale, or busy (another transaction has had its rows for half a second).
 --
 -- If a row is locked, all that this call has locked and written is rolled back before it waits:
 -- another call may have that row, and wait for one of these. All is one subtransaction. A row that
 -- is locked in one and written behind it would get a multixact.
 create or replace function settle_receipts(verb text, of_jobs bigint[], tokens uuid[], results text[],
-  wait interval, message text) returns text[]
+  wait interval, message text, most integer default null) returns text[]
 language plpgsql volatile as $$
 declare
   until constant timestamptz := clock_timestamp() + interval '0.5 s';
@@ -35,7 +35,7 @@ begin
       states := case verb
         when 'ack' then ack_receipts(of_jobs, tokens, results, until)
         when 'extend' then extend_receipts(of_jobs, tokens, wait, until)
-        else nack_receipts(of_jobs, tokens, wait, message, verb = 'release', until) end;
+        else nack_receipts(of_jobs, tokens, verb, wait, message, most, until) end;
       return states;
     exception when lock_not_available or sqlstate 'SQ000' then
       states := array_fill('busy'::text, array[cardinality(of_jobs)]);
@@ -49,15 +49,15 @@ begin
 end $$;
 
 -- Settles a single receipt. Returns what it came to.
-create or replace function settle_receipt(receipt text, verb text, result text, wait interval, message text)
-returns text
+create or replace function settle_receipt(receipt text, verb text, result text, wait interval, message text,
+  most integer default null) returns text
 language plpgsql volatile as $$
 declare
   shown record;
 begin
   perform check_isolation(verb);
   shown := parse_receipt(receipt);
-  return (settle_receipts(verb, array[shown.job], array[shown.token], array[result], wait, message))[1];
+  return (settle_receipts(verb, array[shown.job], array[shown.token], array[result], wait, message, most))[1];
 end $$;
 
 -- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,

@@ -22,6 +22,7 @@ use crate::job::headers::{self, Headers};
 use crate::job::job::{Enqueued, FailureKind};
 use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
+use crate::job::retry::MAX_DELAY;
 use crate::job::waits::Waits;
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
@@ -44,6 +45,9 @@ pub struct ActiveJob {
     pub(crate) group: Option<String>,
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
+    pub(crate) snoozes: u32,
+    /// The delay before another run, if the handler has asked for one.
+    pub(crate) again: Option<Duration>,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) headers: Headers,
@@ -212,6 +216,40 @@ impl ActiveJob {
     /// The number of attempts that the job may use up.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
+    }
+
+    /// How often the job was [put off](crate::JobError::snooze) or asked to run
+    /// [again](Self::again_after), since it was enqueued or retried by hand.
+    pub fn snoozes(&self) -> u32 {
+        self.snoozes
+    }
+
+    /// Asks for another run of this job, `delay` (at most 100 years) after this one: for work in
+    /// steps, or a partner that is asked again and again. It counts if the handler returns `Ok`:
+    /// the writes of [`tx`](Self::tx) are committed, the output is dropped, and the job keeps its
+    /// place. The rest of the group waits. No attempt counts. The last call counts.
+    ///
+    /// A job may do so [`max_snoozes`](crate::QueueOptions::max_snoozes) times; the next one is a
+    /// failed attempt, whose writes are rolled back. A handler that is about to be the last one
+    /// sees it by [`snoozes`](Self::snoozes).
+    ///
+    /// A request to cancel the job counts when it comes again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use seriatim::{ActiveJob, JobError};
+    /// async fn copy_a_page(job: &mut ActiveJob) -> Result<(), JobError> {
+    ///     let copy = "WITH page AS (DELETE FROM old_row WHERE id IN (SELECT id FROM old_row LIMIT 500) RETURNING *)
+    ///                 INSERT INTO new_row SELECT * FROM page";
+    ///     let copied = sqlx::query(copy).execute(job.tx().await?).await?;
+    ///     if copied.rows_affected() > 0 {
+    ///         job.again_after(Duration::ZERO);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn again_after(&mut self, delay: Duration) {
+        self.again = Some(delay.min(MAX_DELAY));
     }
 
     /// The kind of job, as the producer named it ([`NewJob::name`](crate::NewJob::name)).
@@ -440,11 +478,11 @@ pub(crate) async fn leave_savepoint(
         return leave_own_savepoint(conn, result).await;
     }
     let result = match result {
-        RunResult::Succeeded(output) => {
+        kept if kept.keeps_writes() => {
             let leave = format!("set constraints all immediate; {PINNED_PLANS}");
             match conn.execute(AssertSqlSafe(leave)).await {
                 Ok(_) => match PgTransactionManager::commit(conn).await {
-                    Ok(()) => return Ok(RunResult::Succeeded(output)),
+                    Ok(()) => return Ok(kept),
                     Err(error) => {
                         let result = broken(&error, true);
                         return Err(not_left(&error, result));
@@ -470,10 +508,10 @@ async fn leave_own_savepoint(
     result: RunResult,
 ) -> Result<RunResult, RunResult> {
     let result = match result {
-        RunResult::Succeeded(output) => {
+        kept if kept.keeps_writes() => {
             let leave = AssertSqlSafe([LEAVE, PINNED_PLANS].concat());
             match sqlx::raw_sql(leave).execute(&mut **conn).await {
-                Ok(_) => return Ok(RunResult::Succeeded(output)),
+                Ok(_) => return Ok(kept),
                 Err(error) => match broken(&error, true) {
                     lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
                     refused => refused,

@@ -153,6 +153,7 @@ impl AttemptFacts {
         self.log(outcome);
         let (failure, delay) = match outcome {
             Outcome::Retried { failure, delay } => (Some(failure), Some(*delay)),
+            Outcome::Snoozed { delay, .. } => (None, Some(*delay)),
             Outcome::Failed { failure, .. } => (Some(failure), None),
             _ => (None, None),
         };
@@ -208,6 +209,9 @@ impl AttemptFacts {
             }
             Outcome::Released => {
                 ended!(Level::INFO, self, ended, none, no_delay, "job released");
+            }
+            Outcome::Snoozed { delay, .. } => {
+                ended!(Level::INFO, self, ended, none, Some(millis(*delay)), "job snoozed");
             }
             Outcome::Retried { failure, delay } => {
                 let delay = millis(*delay);

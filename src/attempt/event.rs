@@ -34,7 +34,8 @@ pub struct Event {
     /// Why the attempt did not succeed: for [`EndedAs::Retried`], [`EndedAs::Failed`] and
     /// [`EndedAs::Expired`].
     pub failure: Option<Failure>,
-    /// The delay before the next attempt: for [`EndedAs::Retried`].
+    /// The delay before the next attempt: for [`EndedAs::Retried`] and
+    /// [`EndedAs::Snoozed`].
     #[serde(serialize_with = "optional_seconds")]
     pub retry_in: Option<Duration>,
     /// How long layers and handler ran; `None` if the job ended without its handler.

@@ -11,7 +11,7 @@ use crate::job::reason::reason;
 /// a failure; another result stays.
 pub(crate) fn broken_transaction(result: RunResult) -> RunResult {
     match result {
-        RunResult::Succeeded(_) => {
+        kept if kept.keeps_writes() => {
             let message = "the job's transaction was broken inside the handler";
             RunResult::Broken(FailureKind::Commit, message.to_owned())
         }

@@ -94,6 +94,9 @@ impl<H: JobHandler> ErasedHandler for H {
             Ok(output) => output,
             Err(error) => return RunResult::Failed(error.into()),
         };
+        if let Some(delay) = job.again.take() {
+            return RunResult::Again(delay);
+        }
         match serde_json::to_string(&output) {
             Ok(json) if has_nul(&json) => {
                 let message = "the output has a NUL character in a string, which jsonb cannot hold";

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tracing::Span;
@@ -117,24 +118,35 @@ impl Ended {
 
     /// Returns whether the handler returned `Ok`, and its output could be serialized.
     pub fn is_success(&self) -> bool {
-        matches!(self.0, RunResult::Succeeded(_))
+        self.0.keeps_writes()
     }
 
-    /// Returns how the handler failed; `None` after a success. A panic passes the layers as a
+    /// Returns for how long the handler puts the job off: by [`JobError::snooze`], or by
+    /// [`again_after`](crate::ActiveJob::again_after) with a success.
+    pub fn snoozed(&self) -> Option<Duration> {
+        match &self.0 {
+            RunResult::Again(delay) => Some(*delay),
+            RunResult::Failed(error) => error.snoozed(),
+            _ => None,
+        }
+    }
+
+    /// Returns how the handler failed; `None` after a success or a snooze. A panic passes the layers as a
     /// panic, and a timeout drops them.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         match &self.0 {
+            RunResult::Failed(error) if error.snoozed().is_some() => None,
             RunResult::Failed(error) => Some(error.kind()),
             RunResult::Broken(kind, _) => Some(*kind),
             _ => None,
         }
     }
 
-    /// Returns the error that the handler returned, or that a layer made; `None` after a success,
-    /// and if the data or the output could not be read or written.
+    /// Returns the error that the handler returned, or that a layer made; `None` after a success or a
+    /// snooze, and if the data or the output could not be read or written.
     pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0 {
-            RunResult::Failed(error) => Some(error.inner()),
+            RunResult::Failed(error) if error.snoozed().is_none() => Some(error.inner()),
             _ => None,
         }
     }

@@ -165,6 +165,8 @@ impl ClaimedTurn {
             group: self.claim.group.clone(),
             attempt: held.attempt,
             max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
+            snoozes: held.snoozes,
+            again: None,
             name: held.name.clone(),
             reference: held.reference.clone(),
             headers: held.headers.clone(),
@@ -265,7 +267,7 @@ impl ClaimedTurn {
             Ok(ended @ (RunResult::Broken(FailureKind::TransactionEnded, _), _)) => Ok(ended),
             // An error after a shutdown's deadline is no failure of the job.
             Ok((result, clean)) if matches!(stopped, Stopped::Deadline) => match result {
-                RunResult::Succeeded(_) => Ok((result, clean)),
+                kept if kept.keeps_writes() => Ok((kept, clean)),
                 _ => Ok((RunResult::Released, clean)),
             },
             _ => Err(stopped),
@@ -279,6 +281,7 @@ impl ClaimedTurn {
         let polled = PolledHandler { processor, queue, job: self.claim.job };
         let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
         let result = run_result(show_polls(polled, run).await);
+        let result = result.bounded(held.snoozes, self.queue.options.max_snoozes);
         if let Some(facts) = &self.facts {
             facts.record_end();
         }

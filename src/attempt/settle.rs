@@ -42,15 +42,18 @@ impl ClaimedTurn {
             }
         }
         // All other statements have their plans pinned.
-        if conn.begun && sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await.is_err() {
-            return Err(unrecorded);
+        if conn.begun
+            && let Err(error) = sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await
+        {
+            return Err(unrecorded.uncommitted(&error));
         }
         let outcome = match unrecorded {
             Unrecorded::Outcome(outcome) => outcome,
             Unrecorded::Result(result) => {
-                let stored = self.context.store.at_failure(conn, self.claim.job).await;
-                let Ok(stored) = stored else { return Err(Unrecorded::Result(result)) };
-                self.decide(held, result, &stored)
+                match self.context.store.at_failure(conn, self.claim.job).await {
+                    Ok(stored) => self.decide(held, result, &stored),
+                    Err(error) => return Err(Unrecorded::Result(result).uncommitted(&error)),
+                }
             }
             Unrecorded::EarlierOnly => return Err(Unrecorded::EarlierOnly),
         };
@@ -61,12 +64,8 @@ impl ClaimedTurn {
         };
         match recorded.await {
             Ok(()) => Ok(self.tell_end(&outcome)),
-            // The job's row is unchanged. A success without its commit is a failure; another
-            // outcome is recorded as decided.
-            Err(error) if matches!(outcome, Outcome::Succeeded { .. }) => {
-                Err(Unrecorded::Result(broken(&error, true)))
-            }
-            Err(_) => Err(Unrecorded::Outcome(outcome)),
+            // The job's row is unchanged.
+            Err(error) => Err(Unrecorded::Outcome(outcome).uncommitted(&error)),
         }
     }
 

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::attempt::ended::AttemptFacts;
 use crate::attempt::event::EventHook;
+use crate::attempt::failure::broken;
 use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
 use crate::attempt::time_slice::TimeSlice;
@@ -180,6 +181,19 @@ pub(crate) enum Unrecorded {
     Outcome(Outcome),
     /// Only earlier successes of a turn that goes on.
     EarlierOnly,
+}
+
+impl Unrecorded {
+    /// Returns what is left to record if the transaction of the hold did not commit: a result that
+    /// stands only with the handler's writes is a failure, another one is recorded as decided.
+    pub(crate) fn uncommitted(self, error: &sqlx::Error) -> Self {
+        let keeps_writes = match &self {
+            Self::Result(result) => result.keeps_writes(),
+            Self::Outcome(outcome) => outcome.keeps_writes(),
+            Self::EarlierOnly => false,
+        };
+        if keeps_writes { Self::Result(broken(error, true)) } else { self }
+    }
 }
 
 /// A job whose handler has ended, or the earlier successes of a turn that goes on.

@@ -477,6 +477,33 @@ impl Client {
         self.give_back(executor, receipt, delay.into(), Some(&error)).await
     }
 
+    /// Puts a received job off, because something else is not ready: it keeps its place and is due
+    /// after `delay` (at most 100 years); its group waits for it. No attempt counts, and nothing is
+    /// written to its error and history. Followers that were received with it go back too, and
+    /// their receipts become stale. A job that was put off `max_snoozes` times (0 to 10,000; a
+    /// processor's [default](crate::QueueOptions::max_snoozes) is 100) is given back as by
+    /// [`nack`](Self::nack) without a delay.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack).
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the job may be put off. A second call then returns
+    /// [`ReceiveError::Stale`].
+    pub async fn snooze(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        delay: Duration,
+        max_snoozes: u32,
+    ) -> Result<(), ReceiveError> {
+        let snoozed = async {
+            let text = receipt.to_string();
+            check_receipt(self.store.snooze(executor, &text, delay, max_snoozes).await?, receipt)
+        };
+        in_span(&begin_nack(receipt.job), snoozed).await
+    }
+
     async fn give_back(
         &self,
         executor: impl PgExecutor<'_>,

@@ -201,7 +201,7 @@ pub enum Reason {
         /// The activity of that job, or its reason to wait.
         why: Box<Reason>,
     },
-    /// It is not due: delayed, or waiting for a retry.
+    /// It is not due: delayed, put off by its handler, or waiting for a retry.
     NotDue {
         /// When it will be due.
         until: DateTime<Utc>,
@@ -209,6 +209,8 @@ pub enum Reason {
         seconds: f64,
         /// The attempts so far.
         attempt: AttemptInfo,
+        /// How often it was put off, if its last attempt did so; else 0.
+        snoozes: u32,
         /// The message of the last failure.
         last_error: Option<String>,
     },

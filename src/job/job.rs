@@ -145,6 +145,8 @@ pub struct Job {
     pub attempts: u32,
     /// The number of those that do not count: released ones, and all before a retry or a redrive.
     pub attempts_forgiven: u32,
+    /// How often it was put off, since it was enqueued or retried by hand.
+    pub snoozes: u32,
     /// The limit of attempts that count, as the producer set it; `None`: the queue's.
     pub max_attempts: Option<u32>,
     /// The job does not run before this time; after a retry, that of the next attempt.
@@ -182,6 +184,7 @@ impl fmt::Debug for Job {
             .field("error", &self.error)
             .field("attempts", &self.attempts)
             .field("attempts_forgiven", &self.attempts_forgiven)
+            .field("snoozes", &self.snoozes)
             .field("max_attempts", &self.max_attempts)
             .field("run_at", &self.run_at)
             .field("created_at", &self.created_at)

@@ -26,6 +26,8 @@ pub(crate) enum FailureDecision {
     Retry(Option<Duration>),
     /// No other attempt.
     Fail,
+    /// The same job again, after this delay. No attempt counts.
+    Snooze(Duration),
 }
 
 impl JobError {
@@ -48,10 +50,48 @@ impl JobError {
         Self { error: error.into(), decision: FailureDecision::Fail }
     }
 
+    /// Returns a value that means: not yet. What the handler did in [`ActiveJob::tx`] is rolled
+    /// back, and the job runs again after `delay` (at most 100 years). It keeps its place: the rest
+    /// of the group waits. No attempt counts, and nothing is written to the job's error and
+    /// history.
+    ///
+    /// A job may do so [`max_snoozes`](crate::QueueOptions::max_snoozes) times; the next one is a
+    /// failed attempt. To keep the writes and run again there is [`ActiveJob::again_after`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use seriatim::JobError;
+    /// # fn document_is_scanned() -> bool { false }
+    /// fn index() -> Result<(), JobError> {
+    ///     if !document_is_scanned() {
+    ///         return Err(JobError::snooze(Duration::from_secs(30)));
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// [`ActiveJob::tx`]: crate::ActiveJob::tx
+    /// [`ActiveJob::again_after`]: crate::ActiveJob::again_after
+    pub fn snooze(delay: Duration) -> Self {
+        let delay = delay.min(crate::job::retry::MAX_DELAY);
+        Self {
+            error: format!("snoozed for {delay:?}").into(),
+            decision: FailureDecision::Snooze(delay),
+        }
+    }
+
+    /// Returns for how long the job is put off; `None` if the attempt has failed.
+    pub(crate) fn snoozed(&self) -> Option<Duration> {
+        match self.decision {
+            FailureDecision::Snooze(delay) => Some(delay),
+            FailureDecision::Retry(_) | FailureDecision::Fail => None,
+        }
+    }
+
     /// Returns how an attempt with this error has failed.
     pub(crate) fn kind(&self) -> FailureKind {
         match self.decision {
-            FailureDecision::Retry(_) => FailureKind::Error,
+            FailureDecision::Retry(_) | FailureDecision::Snooze(_) => FailureKind::Error,
             FailureDecision::Fail => FailureKind::Permanent,
         }
     }

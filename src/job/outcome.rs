@@ -14,6 +14,9 @@ use crate::job::retry::RetryPolicy;
 /// it: its number.
 pub(crate) const EXHAUSTED: &str =
     "attempt %s ended without a trace (its worker died), and no attempt is left";
+/// The message of an attempt that put its job off once too often, likewise: how often before.
+pub(crate) const SNOOZED_OUT: &str =
+    "it was snoozed %s times, as often as it may be, and is not ready";
 /// The message of a job that expired, likewise: when.
 pub(crate) const EXPIRED: &str = "it expired at %s";
 
@@ -22,6 +25,8 @@ pub(crate) const EXPIRED: &str = "it expired at %s";
 pub(crate) enum RunResult {
     /// The handler returned `Ok`; its output as JSON.
     Succeeded(String),
+    /// The handler returned `Ok`, and asked for another run after this delay.
+    Again(Duration),
     /// The handler returned an error.
     Failed(JobError),
     /// The attempt failed in another way.
@@ -37,6 +42,27 @@ pub(crate) enum RunResult {
     Cancelled,
     /// A shutdown ended the attempt, or it timed out while it waited for a connection of the pool.
     Released,
+}
+
+impl RunResult {
+    /// Returns whether it stands only if the handler's writes are committed with it.
+    pub(crate) fn keeps_writes(&self) -> bool {
+        matches!(self, Self::Succeeded(_) | Self::Again(_))
+    }
+
+    /// Returns the result of a run of a job that was put off `snoozes` times, at most `max` of
+    /// which are allowed.
+    pub(crate) fn bounded(self, snoozes: u32, max: u32) -> Self {
+        let puts_off = match &self {
+            Self::Again(_) => true,
+            Self::Failed(error) => error.snoozed().is_some(),
+            _ => false,
+        };
+        if !puts_off || snoozes < max {
+            return self;
+        }
+        Self::Failed(JobError::retry(SNOOZED_OUT.replacen("%s", &snoozes.to_string(), 1)))
+    }
 }
 
 /// The numbers of an attempt.
@@ -57,9 +83,22 @@ pub(crate) struct Attempt {
 /// The outcome that the settle records.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
-    Succeeded { result: String },
-    Retried { failure: Failure, delay: Duration },
-    Failed { failure: Failure, then: OutOfAttempts },
+    Succeeded {
+        result: String,
+    },
+    Retried {
+        failure: Failure,
+        delay: Duration,
+    },
+    /// Put off. With `keeps_writes` it stands only together with the handler's writes.
+    Snoozed {
+        delay: Duration,
+        keeps_writes: bool,
+    },
+    Failed {
+        failure: Failure,
+        then: OutOfAttempts,
+    },
     Cancelled,
     Ignored,
     Released,
@@ -74,6 +113,9 @@ pub enum EndedAs {
     Succeeded,
     /// The attempt failed, and another one follows.
     Retried,
+    /// The handler [put the job off](crate::JobError::snooze), or asked for
+    /// [another run](crate::ActiveJob::again_after): the attempt does not count.
+    Snoozed,
     /// The attempt failed, and the job with it.
     Failed,
     /// The job expired before its handler began.
@@ -93,6 +135,7 @@ impl EndedAs {
         match self {
             Self::Succeeded => "succeeded",
             Self::Retried => "retried",
+            Self::Snoozed => "snoozed",
             Self::Failed => "failed",
             Self::Expired => "expired",
             Self::Cancelled => "cancelled",
@@ -103,11 +146,17 @@ impl EndedAs {
 }
 
 impl Outcome {
+    /// Returns whether it stands only if the handler's writes are committed with it.
+    pub(crate) fn keeps_writes(&self) -> bool {
+        matches!(self, Self::Succeeded { .. } | Self::Snoozed { keeps_writes: true, .. })
+    }
+
     /// Returns how the attempt ended.
     pub(crate) fn ended_as(&self) -> EndedAs {
         match self {
             Self::Succeeded { .. } => EndedAs::Succeeded,
             Self::Retried { .. } => EndedAs::Retried,
+            Self::Snoozed { .. } => EndedAs::Snoozed,
             Self::Failed { failure, .. } if failure.kind == FailureKind::Expired => {
                 EndedAs::Expired
             }
@@ -133,6 +182,8 @@ pub(crate) fn decide(
         RunResult::Ignored => return Outcome::Ignored,
         RunResult::Released if attempt.cancel_requested => return Outcome::Cancelled,
         RunResult::Released => return Outcome::Released,
+        // A request to cancel it counts when it comes again: what it wrote stays.
+        RunResult::Again(delay) => return Outcome::Snoozed { delay, keeps_writes: true },
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
             let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
@@ -171,6 +222,7 @@ pub(crate) fn decide(
         return Outcome::Failed { failure, then: OutOfAttempts::Continue };
     }
     match decision {
+        FailureDecision::Snooze(delay) => Outcome::Snoozed { delay, keeps_writes: false },
         FailureDecision::Retry(after) if attempt.counted < attempt.max => {
             let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
             Outcome::Retried { failure, delay }
@@ -216,6 +268,28 @@ mod tests {
             decided(never, attempt(1, 3)),
             Outcome::Failed { failure, .. } if failure.kind == FailureKind::Permanent
         ));
+    }
+
+    #[test]
+    fn a_snooze_is_no_failure_until_there_were_too_many() {
+        let ms = Duration::from_millis(5);
+        let snooze = || RunResult::Failed(JobError::snooze(ms));
+        let (bare, kept) = (
+            Outcome::Snoozed { delay: ms, keeps_writes: false },
+            Outcome::Snoozed { delay: ms, keeps_writes: true },
+        );
+        assert_eq!(decided(snooze().bounded(2, 3), attempt(3, 3)), bare);
+        assert_eq!(decided(RunResult::Again(ms).bounded(2, 3), attempt(3, 3)), kept);
+        for last in [snooze(), RunResult::Again(ms)] {
+            assert!(matches!(
+                decided(last.bounded(3, 3), attempt(1, 3)),
+                Outcome::Retried { failure, .. } if failure.message.starts_with("it was snoozed 3 times")
+            ));
+        }
+        let asked = Attempt { cancel_requested: true, ..attempt(1, 3) };
+        assert_eq!(decided(snooze(), asked), Outcome::Cancelled);
+        assert_eq!(decided(RunResult::Again(ms), asked), kept);
+        assert!(RunResult::Succeeded("1".into()).bounded(9, 0).keeps_writes());
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::job::retry::{MAX_DELAY, RetryPolicy};
 const MAX_TIME_SLICE: Duration = Duration::from_mins(1);
 /// Bounds weights: the least that a queue may get beside another one is a slot in a hundred.
 const MAX_WEIGHT: u32 = 100;
+/// How often a job may be put off: the default, and the most.
+pub(crate) const MAX_SNOOZES: u32 = 100;
+pub(crate) const SNOOZE_LIMIT: u32 = 10_000;
 
 /// The policy for a group when one of its jobs has used up its attempts (or failed for good).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -157,6 +160,7 @@ pub struct QueueOptions {
     pub(crate) keep_cancelled: Retention,
     pub(crate) ignore_before: Option<DateTime<Utc>>,
     pub(crate) retry_undecodable: bool,
+    pub(crate) max_snoozes: u32,
 }
 
 impl QueueOptions {
@@ -176,6 +180,7 @@ impl QueueOptions {
             keep_cancelled: Retention::For(Duration::from_hours(24)),
             ignore_before: None,
             retry_undecodable: false,
+            max_snoozes: MAX_SNOOZES,
         }
     }
 
@@ -322,6 +327,14 @@ impl QueueOptions {
         self
     }
 
+    /// Sets how often a job may [snooze](crate::JobError::snooze) or run
+    /// [again](crate::ActiveJob::again_after), 0 to 10,000. Default 100. The next one is a failed
+    /// attempt, whose writes are rolled back. An operator's retry counts anew.
+    pub fn max_snoozes(mut self, most: u32) -> Self {
+        self.max_snoozes = most;
+        self
+    }
+
     /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -343,6 +356,7 @@ impl QueueOptions {
             keep_cancelled,
             ignore_before: _,
             retry_undecodable: _,
+            max_snoozes,
         } = self;
         let mut out_of_range = |setting, value, range| {
             found.push(BuildMistake::OutOfRange { queue: name.clone(), setting, value, range });
@@ -352,6 +366,9 @@ impl QueueOptions {
         }
         if *time_slice > MAX_TIME_SLICE {
             out_of_range("time_slice", format!("{time_slice:?}"), "at most 1 min");
+        }
+        if *max_snoozes > SNOOZE_LIMIT {
+            out_of_range("max_snoozes", max_snoozes.to_string(), "0 to 10000");
         }
         if *weight == 0 || *weight > MAX_WEIGHT {
             out_of_range("weight", weight.to_string(), "1 to 100");
@@ -400,6 +417,7 @@ mod tests {
             .concurrency(0)
             .time_slice(Duration::from_secs(61))
             .weight(0)
+            .max_snoozes(10_001)
             .retry(RetryPolicy::new(0))
             .timeout(Duration::ZERO)
             .out_of_attempts(OutOfAttempts::HaltFor {
@@ -408,6 +426,6 @@ mod tests {
             })
             .keep_failed(Retention::For(Duration::MAX))
             .mistakes(&mut found);
-        assert_eq!(found.len(), 8, "{found:?}");
+        assert_eq!(found.len(), 9, "{found:?}");
     }
 }

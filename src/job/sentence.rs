@@ -10,6 +10,7 @@ use crate::job::explanation::{
     Unserved,
 };
 use crate::job::job::JobStatus;
+use crate::job::words::counted;
 
 impl fmt::Display for JobExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,8 +107,8 @@ impl fmt::Display for Reason {
                 write!(f, "; its lease ended {ago} ago, and no worker has taken it over")
             }
             Self::Behind { head, why } => write!(f, "waits behind job {head}, which {why}"),
-            Self::NotDue { until, seconds, attempt, last_error } => {
-                write_not_due(f, until, *seconds, *attempt, last_error.as_ref())
+            Self::NotDue { until, seconds, attempt, snoozes, last_error } => {
+                write_not_due(f, until, *seconds, *attempt, *snoozes, last_error.as_ref())
             }
             Self::Halted { seconds, why, by, until, .. } => {
                 write_halt(f, *seconds, *by, why.as_ref())?;
@@ -176,10 +177,15 @@ fn write_not_due(
     until: &DateTime<Utc>,
     seconds: f64,
     attempt: AttemptInfo,
+    snoozes: u32,
     last_error: Option<&String>,
 ) -> fmt::Result {
     let (time, until) = (in_words(seconds), clock_time(until));
     match last_error {
+        _ if snoozes > 0 => {
+            let times = counted(snoozes.into(), "time");
+            write!(f, "was snoozed {times}, and runs again in {time}, at {until}")
+        }
         Some(error) => {
             let error = one_line(error);
             write!(f, "waits for its retry in {time}, at {until} ({attempt} failed: {error})")

@@ -44,7 +44,7 @@ pub(crate) const FREE_JOB: &str =
 
 /// The assignments that queue a job `j` again, with all its attempts. They leave its expiry alone.
 pub(crate) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
-     run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, parked_with = null";
+     run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, snoozes = 0, parked_with = null";
 
 /// The assignments that queue a dead job `j`. An expiry that is over no longer counts: it would end
 /// the job at once.

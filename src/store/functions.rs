@@ -13,7 +13,8 @@ use crate::job::explanation::BoundedCount;
 use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
-use crate::job::outcome::{EXHAUSTED, EXPIRED};
+use crate::job::outcome::{EXHAUSTED, EXPIRED, SNOOZED_OUT};
+use crate::job::queue_options::{MAX_SNOOZES, SNOOZE_LIMIT};
 use crate::job::queue_settings::QueueSettings;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
@@ -121,7 +122,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 52] {
+fn constants() -> [(&'static str, String); 55] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -166,6 +167,9 @@ fn constants() -> [(&'static str, String); 52] {
         ("{default_attempts}", default.max_attempts.to_string()),
         ("{backoff}", seconds(default.base)),
         ("{exhausted}", quoted(EXHAUSTED)),
+        ("{snoozed_out}", quoted(SNOOZED_OUT)),
+        ("{max_snoozes}", MAX_SNOOZES.to_string()),
+        ("{snooze_limit}", SNOOZE_LIMIT.to_string()),
         ("{expired}", quoted(EXPIRED)),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
         ("{backoff_cap}", seconds(QueueSettings::BACKOFF_CAP)),

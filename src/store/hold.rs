@@ -109,7 +109,8 @@ fn held_columns(names: &Names, followed: &str, running: &str) -> String {
         {followed},
         pg_backend_pid(),
         (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
-        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority, job.headers::text",
+        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority, job.headers::text,
+        job.snoozes",
         &[("followed", followed), ("running", running)],
     )
 }
@@ -126,6 +127,8 @@ pub(crate) struct HeldJob {
     pub(crate) attempt: u32,
     /// The number of attempts that do not count against the limit.
     pub(crate) forgiven: u32,
+    /// How often it was put off.
+    pub(crate) snoozes: u32,
     /// Its own limit, or else that of its queue's settings.
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
@@ -226,7 +229,7 @@ impl Store {
         };
         match hold.fetch_optional(&mut *conn).await? {
             Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
-                let xid = row.try_get(22)?;
+                let xid = row.try_get(23)?;
                 Ok(HoldAnswer::Held(Box::new(HeldJob { xid, ..held_job(&row)? })))
             }
             // The group is ours, but the job's row is locked for a moment or no longer started.
@@ -351,6 +354,7 @@ pub(crate) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
         headers: headers(row, 19)?,
         attempt: count(row.try_get(3)?),
         forgiven: count(row.try_get(4)?),
+        snoozes: u32::try_from(row.try_get::<i16, _>("snoozes")?).unwrap_or(0),
         max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),
         timeout: time(row.try_get(6)?),
         lease: time(row.try_get(13)?),

@@ -18,6 +18,7 @@ statements! {
     RECEIVE = |names| call(names, RECEIVED, "receive", "$1, $2, make_interval(secs => $3), $4, $5, $6, $7");
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
+    SNOOZE = |names| call(names, "*", "snooze", "$1, make_interval(secs => $2), $3");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
     ACK_MANY = |names| call(names, "answer", "ack_many", "$1");
     NACK_MANY = |names| call(names, "answer", "nack_many", "$1, make_interval(secs => $2), $3");
@@ -112,6 +113,19 @@ impl Store {
         let delay = delay.map(|delay| delay.as_secs_f64());
         let nack = self.query(&NACK).bind(receipt.to_owned()).bind(delay).bind(error);
         state(&nack.fetch_one(executor).await?)
+    }
+
+    /// Puts a job off. Locks the group's row, then the job's.
+    pub(crate) async fn snooze(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        delay: Duration,
+        max_snoozes: u32,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        let most = i32::try_from(max_snoozes).unwrap_or(i32::MAX);
+        let snooze = self.query(&SNOOZE).bind(receipt.to_owned()).bind(delay.as_secs_f64());
+        state(&snooze.bind(most).fetch_one(executor).await?)
     }
 
     /// Extends a claim. Locks the group's row, then the job's.

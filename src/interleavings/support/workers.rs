@@ -183,6 +183,7 @@ async fn run_held(
         }
         2 | 3 => RunResult::Failed(JobError::retry_after("again", pause(rng, 20))),
         4 => RunResult::Failed(JobError::fail("never")),
+        6 => RunResult::Failed(JobError::snooze(pause(rng, 20))),
         5 => RunResult::Released,
         _ => RunResult::Succeeded("1".into()),
     };
@@ -325,6 +326,7 @@ fn end(stress: &Stress, claim: &Claim, outcome: &Outcome) {
         }
         Outcome::Cancelled | Outcome::Ignored => stress.oracle.count("cancelled by their worker"),
         Outcome::Retried { .. } => stress.oracle.count("to be retried"),
+        Outcome::Snoozed { .. } => stress.oracle.count("snoozed"),
         Outcome::Released => stress.oracle.count("released"),
     }
 }

@@ -71,6 +71,7 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         detail: row.try_get("detail")?,
         by: row.try_get("by_job")?,
         attempt,
+        snoozes: number("snoozes")?.unwrap_or_default(),
         timeout_at: row.try_get("timeout_at")?,
         behind: count("behind")?,
         before: count("before")?,

@@ -38,7 +38,7 @@ statements! {
 const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 25] = [
+const COLUMNS: [&str; 26] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -64,6 +64,7 @@ const COLUMNS: [&str; 25] = [
     "j.headers::text",
     "j.attempts_forgiven",
     "j.moved_from",
+    "j.snoozes",
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
@@ -307,6 +308,7 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         attempts: count(row.try_get(7)?),
         attempts_forgiven: count(row.try_get(23)?),
         moved_from: row.try_get(24)?,
+        snoozes: u32::try_from(row.try_get::<i16, _>(25)?).unwrap_or(0),
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,

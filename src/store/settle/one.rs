@@ -53,6 +53,9 @@ impl<'a> Recorded<'a> {
             Outcome::Retried { failure, delay } => {
                 Self { delay: delay.as_secs_f64(), ..failed("retried", failure) }
             }
+            Outcome::Snoozed { delay, .. } => {
+                Self { delay: delay.as_secs_f64(), ..plain("snoozed", None) }
+            }
             Outcome::Failed { failure, then } => {
                 Self { then: Some(Some(*then).into()), ..failed("failed", failure) }
             }
@@ -89,7 +92,7 @@ impl Store {
             Outcome::Succeeded { result } => (Some(result), keep.succeeded),
             Outcome::Failed { .. } => (None, keep.failed),
             Outcome::Cancelled | Outcome::Ignored => (None, keep.cancelled),
-            Outcome::Retried { .. } | Outcome::Released => (None, true),
+            Outcome::Retried { .. } | Outcome::Snoozed { .. } | Outcome::Released => (None, true),
         };
         let settle = self.query(&SETTLE).bind(claim.job).bind(claim.token);
         let settle = settle.bind(Json(Recorded::new(outcome, claim.age()))).bind(result).bind(keep);

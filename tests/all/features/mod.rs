@@ -31,6 +31,7 @@ mod queue_policy;
 mod queue_settings;
 mod raw_bytes;
 mod schedules;
+mod snoozes;
 mod testing;
 mod testing_jobs;
 mod time_slices;

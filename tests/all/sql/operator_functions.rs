@@ -16,13 +16,14 @@ const PAGE: &str = include_str!("../../../docs/sql-functions.md");
 const ROLES: &str = include_str!("../../../docs/roles.sql");
 
 /// Functions that the page must have, though no role is granted each by its name.
-const FOR_ALL: [&str; 10] = [
+const FOR_ALL: [&str; 11] = [
     "enqueue",
     "receive",
     "ack",
     "ack_many",
     "nack",
     "nack_many",
+    "snooze",
     "extend",
     "extend_many",
     "release_many",

@@ -183,6 +183,18 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TEXT")]
         error: Option<String>,
     },
+    /// Put a received job off: no attempt counts.
+    Snooze {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// In what time it is due again, as 90s or 5m.
+        #[arg(value_name = "DURATION", value_parser = duration)]
+        delay: Duration,
+        /// How often a job may be put off, 0 to 10,000: one that was put off so often is given back,
+        /// as by nack.
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        max: u32,
+    },
     /// Extend the claim of a received job.
     Extend {
         /// The receipt of the job.
@@ -269,6 +281,7 @@ impl Command {
             | Self::Receive(_)
             | Self::Ack { .. }
             | Self::Nack { .. }
+            | Self::Snooze { .. }
             | Self::Extend { .. } => true,
         }
     }

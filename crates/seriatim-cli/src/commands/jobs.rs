@@ -86,6 +86,7 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("name", job.name.clone()),
         ("reference", job.reference.clone()),
         ("attempts", Some(tries(job.attempt()))),
+        ("snoozes", (job.snoozes > 0).then(|| job.snoozes.to_string())),
         ("priority", (job.priority > 0).then(|| job.priority.to_string())),
         ("enqueued", Some(clock(job.created_at))),
         ("due", (!job.status.is_final()).then(|| clock(job.run_at))),

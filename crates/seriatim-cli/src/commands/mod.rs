@@ -92,6 +92,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Nack { receipt, delay, error } => {
             receive::nack(&session, &receipt, delay, error).await
         }
+        Command::Snooze { receipt, delay, max } => {
+            receive::snooze(&session, &receipt, delay, max).await
+        }
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }

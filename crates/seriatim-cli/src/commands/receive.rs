@@ -1,4 +1,4 @@
-//! `seriatim receive`, `ack`, `nack` and `extend`: jobs by hand, for scripts.
+//! `seriatim receive`, `ack`, `nack`, `snooze` and `extend`: jobs by hand, for scripts.
 
 use std::time::Duration;
 
@@ -134,6 +134,28 @@ pub(crate) async fn nack(
             None => String::from("due by the queue's backoff"),
         };
         Ok(effect(receipt, "nack", &format!("is given back, {due}")))
+    };
+    session.change(act).await
+}
+
+/// Puts a received job off.
+pub(crate) async fn snooze(
+    session: &Session,
+    receipt: &Receipt,
+    delay: Duration,
+    max: u32,
+) -> Result<(), Failure> {
+    let act = async |conn: &mut PgConnection| {
+        session.client.snooze(&mut *conn, receipt, delay, max).await?;
+        let job = session.client.job(conn, receipt.job()).await?;
+        // It was put off too often, and has failed an attempt.
+        let word = match job {
+            Some(job) if job.error.as_ref().is_some_and(|error| error.attempt == job.attempts) => {
+                format!("was snoozed {} of {max} times, and is given back as by nack", job.snoozes)
+            }
+            _ => format!("is snoozed, due in {}", in_words(delay)),
+        };
+        Ok(effect(receipt, "snooze", &word))
     };
     session.change(act).await
 }

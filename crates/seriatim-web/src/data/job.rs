@@ -22,6 +22,7 @@ pub(crate) struct JobView {
     pub(crate) priority: u8,
     pub(crate) attempts: u32,
     pub(crate) max_attempts: Option<u32>,
+    pub(crate) snoozes: u32,
     /// The last attempt, and the number of those that count.
     pub(crate) attempt: AttemptInfo,
     pub(crate) run_at: DateTime<Utc>,
@@ -52,6 +53,7 @@ impl JobView {
             reference: job.reference,
             priority: job.priority,
             attempts: job.attempts,
+            snoozes: job.snoozes,
             max_attempts: job.max_attempts,
             run_at: job.run_at,
             expires_at: job.expires_at,
