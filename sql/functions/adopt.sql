@@ -16,7 +16,7 @@
 -- one key the newest is the last as a rule.
 
 -- Locks groups that have no row, for the insert of one. Returns those that no other transaction has
--- locked, in any order.
+-- locked, in any order, and each once: the rounds of a claim may have read the same group.
 --
 -- A group's lock is that of a row of `adoption_lock`, by the group's hash. Names are quoted: a
 -- queue `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill
@@ -31,7 +31,7 @@ begin
   with wanted as materialized (
     select f.name,
       (hashtextextended(quote_literal(of_queue) || quote_literal(f.name), 0) & 65535)::integer as hash
-    from unnest(groups) f(name))
+    from (select distinct f.name from unnest(groups) f(name)) f)
   select array_agg(m.name) into locked
   from (select wanted.name from wanted join {schema}.adoption_lock l on l.hash = any (array[wanted.hash])
     for no key update of l skip locked) m;

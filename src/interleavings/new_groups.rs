@@ -146,6 +146,41 @@ async fn the_groups_lock_alone_prevents_two_rows_of_a_group() {
     }
 }
 
+/// A claim of several rounds reads the flags of a paused group in each, and gives it its row at the
+/// end.
+#[tokio::test]
+async fn a_group_that_rests_gets_one_row_however_often_a_claim_has_read_its_flags() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        for group in ["a", "b", "c", "rests"] {
+            scene.enqueue(group).await;
+        }
+        scene.run("select seriatim.pause('q', 'rests')").await;
+        // None of the others can start, so the claim goes on.
+        let mut other = scene.session().await;
+        begin(&mut other).await;
+        run(&mut other, "select from seriatim.job where group_id <> 'rests' for update").await;
+        if wrong {
+            scene.rewrite("lock_new_groups", &[("select distinct f.name", "select f.name")]).await;
+        }
+        let mut worker = scene.session().await;
+        assert!(scene.claim(&mut worker, 1).await.is_empty());
+        let rows = "select count(*) from seriatim.queue_group where group_id = 'rests'";
+        let rows = scene.number(rows).await;
+        assert_eq!(rows > 1, wrong, "{rows} rows");
+        if wrong {
+            // Two claims have the group at once.
+            rollback(&mut other).await;
+            scene.run("select seriatim.unpause('q', 'rests')").await;
+            scene.run("update seriatim.queue_group set ready_at = now()").await;
+            let claimed = scene.claim_all(&mut worker, 9).await.jobs;
+            let claims = claimed.iter().filter(|claim| claim.group.as_deref() == Some("rests"));
+            assert_eq!(claims.count(), 2, "{claimed:?}");
+        }
+        scene.end().await;
+    }
+}
+
 /// An adopter that tries the lock with an older snapshot, and gets it after the commit of another
 /// one, must look again before it inserts.
 #[tokio::test]
