@@ -16,6 +16,11 @@ use crate::store::{Firing, Store, begin_short, gave_up_waiting, in_short_tx};
 /// How many schedules are read at once, and how many are fired in one transaction.
 const READ: usize = 1000;
 const FIRED: usize = 100;
+/// How long a transaction of several waits for a lock: all commits that notify wait for each other,
+/// and a row that others fire is locked by them for a while.
+const PATIENT: &str = "set local lock_timeout = '1s'";
+/// And that of one which held up others.
+const HASTY: &str = "set local lock_timeout = '100ms'";
 /// Bounds what one tick reads.
 const READS: usize = 20;
 
@@ -59,7 +64,7 @@ pub(crate) async fn fire_schedules(
         });
         let firings: Vec<Firing> = firings.collect();
         for firings in firings.chunks(FIRED) {
-            fire(store, conn, firings, &mut fired).await?;
+            fire(store, conn, firings, PATIENT, &mut fired).await?;
         }
         after = last;
         if !full {
@@ -82,16 +87,17 @@ async fn fire(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
+    patience: &'static str,
     fired: &mut Fired,
 ) -> Result<(), sqlx::Error> {
-    match fire_together(store, conn, firings).await? {
+    match fire_together(store, conn, firings, patience).await? {
         Ok(jobs) => fired.jobs += jobs,
         Err(error) => match firings {
             [_] if gave_up_waiting(&error) => {}
             [one] => fired.refused.push((one.name.clone(), error)),
             several => {
                 for one in several {
-                    Box::pin(fire(store, conn, std::slice::from_ref(one), fired)).await?;
+                    Box::pin(fire(store, conn, std::slice::from_ref(one), HASTY, fired)).await?;
                 }
             }
         },
@@ -105,9 +111,11 @@ async fn fire_together(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
+    patience: &'static str,
 ) -> Result<Result<u64, sqlx::Error>, sqlx::Error> {
     begin_short(conn).await?;
     let fired = async {
+        sqlx::raw_sql(patience).execute(&mut *conn).await?;
         let jobs = store.fire_due(&mut *conn, firings).await?;
         PgTransactionManager::commit(conn).await.map(|()| jobs)
     };
