@@ -3,5 +3,3 @@
 alter table job
   add column snoozes smallint not null default 0;  -- how often, since it was queued or retried by hand
 alter type explanation add attribute snoozes integer;
--- Its rows have one more column now.
-drop function if exists claim_jobs(claim_terms, claim_limits, claim_front, boolean);

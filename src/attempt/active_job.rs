@@ -239,7 +239,9 @@ impl ActiveJob {
     /// # use std::time::Duration;
     /// # use seriatim::{ActiveJob, JobError};
     /// async fn copy_a_page(job: &mut ActiveJob) -> Result<(), JobError> {
-    ///     let copy = "WITH page AS (DELETE FROM old_row WHERE id IN (SELECT id FROM old_row LIMIT 500) RETURNING *)
+    ///     let copy = "WITH page AS (
+    ///                   DELETE FROM old_row
+    ///                   WHERE id IN (SELECT id FROM old_row LIMIT 500) RETURNING *)
     ///                 INSERT INTO new_row SELECT * FROM page";
     ///     let copied = sqlx::query(copy).execute(job.tx().await?).await?;
     ///     if copied.rows_affected() > 0 {

@@ -131,8 +131,8 @@ impl Ended {
         }
     }
 
-    /// Returns how the handler failed; `None` after a success or a snooze. A panic passes the layers as a
-    /// panic, and a timeout drops them.
+    /// Returns how the handler failed; `None` after a success or a snooze. A panic passes the
+    /// layers as a panic, and a timeout drops them.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         match &self.0 {
             RunResult::Failed(error) if error.snoozed().is_some() => None,
@@ -142,8 +142,8 @@ impl Ended {
         }
     }
 
-    /// Returns the error that the handler returned, or that a layer made; `None` after a success or a
-    /// snooze, and if the data or the output could not be read or written.
+    /// Returns the error that the handler returned, or that a layer made; `None` after a success or
+    /// a snooze, and if the data or the output could not be read or written.
     pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0 {
             RunResult::Failed(error) if error.snoozed().is_none() => Some(error.inner()),

@@ -50,8 +50,8 @@ impl JobError {
         Self { error: error.into(), decision: FailureDecision::Fail }
     }
 
-    /// Returns a value that means: not yet. What the handler did in [`ActiveJob::tx`] is rolled
-    /// back, and the job runs again after `delay` (at most 100 years). It keeps its place: the rest
+    /// Returns a value that means: not yet. The writes of [`ActiveJob::tx`] are rolled back, and
+    /// the job runs again after `delay` (at most 100 years). It keeps its place: the rest
     /// of the group waits. No attempt counts, and nothing is written to the job's error and
     /// history.
     ///

@@ -240,7 +240,7 @@ async fn sixteen_that_fire_a_thousand_schedules_at_once_make_one_job_for_each_du
             tokio::spawn(async move { fire(&pool, now).await })
         });
         let made = futures::future::join_all(firing).await;
-        // Those that got in each other's way may have left some to the next tick.
+        // Firers that got in each other's way may have left some to the next tick.
         let left = fire(&pool, now).await;
         assert_eq!(made.into_iter().map(Result::unwrap).sum::<u64>() + left, 2000);
     }

@@ -75,7 +75,7 @@ async fn a_snoozed_job_keeps_its_place_and_its_attempts() {
             let expected = [(first, 0), (first, 1), (first, 2), (first, 3), (second, 0)];
             let expected = expected.map(|(id, snoozes)| format!("{id} {snoozes}"));
             assert_eq!(ran.collect::<Vec<_>>(), expected, "{hold:?}");
-            // What a snoozed run wrote is gone.
+            // The writes of a snoozed run are gone.
             assert_eq!(steps(pool).await, if writes { vec![0, 2, 3] } else { vec![] });
         }
     }
@@ -236,13 +236,13 @@ async fn a_job_that_cannot_commit_has_failed_and_is_not_snoozed() {
 async fn a_job_that_expires_while_it_is_snoozed_ends() {
     let (database, log) = (database().await, Log::default());
     let pool = database.pool();
-    let short = job_of("q", "g", 0).time_to_live(Duration::from_millis(700));
-    let short = seriatim::enqueue(pool, short).await.unwrap().id();
     let run = handler_with(log.clone(), async |log, _, _| {
         log.add("ran");
         Err(JobError::snooze(Duration::from_hours(1)))
     });
     let _running = serve(&database, 10, queue("q"), run).await;
+    let short = job_of("q", "g", 0).time_to_live(Duration::from_secs(3));
+    let short = seriatim::enqueue(pool, short).await.unwrap().id();
     let job = ended(pool, short).await;
     assert_eq!((job.status, job.snoozes), (JobStatus::Failed, 1));
     assert_eq!(job.error.unwrap().kind, FailureKind::Expired);

@@ -190,8 +190,8 @@ pub(crate) enum Command {
         /// In what time it is due again, as 90s or 5m.
         #[arg(value_name = "DURATION", value_parser = duration)]
         delay: Duration,
-        /// How often a job may be put off, 0 to 10,000: one that was put off so often is given back,
-        /// as by nack.
+        /// How often a job may be put off, 0 to 10,000: one that was put off so often is given
+        /// back, as by nack.
         #[arg(long, value_name = "NUMBER", default_value_t = 100)]
         max: u32,
     },

@@ -44,7 +44,7 @@ async fn a_script_enqueues_receives_and_acks() {
     let first_job = first.to_string();
     let shown = cli.ends(DONE, &["job", "show", &first_job]).await.out;
     assert!(shown.contains("snoozes"), "{shown}");
-    cli.ends(DONE, &["run-now", &first_job]).await;
+    cli.ends(DONE, &["job", "run-now", &first_job]).await;
     let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
     let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;
