@@ -16,11 +16,9 @@ use crate::store::{Firing, Store, begin_short, gave_up_waiting, in_short_tx};
 /// How many schedules are read at once, and how many are fired in one transaction.
 const READ: usize = 1000;
 const FIRED: usize = 100;
-/// How long a transaction of several waits for a lock: all commits that notify wait for each other,
-/// and a row that others fire is locked by them for a while.
+/// How long the first try waits for a lock: all commits that notify wait for each other, and a row
+/// that others fire is locked by them for a while.
 const PATIENT: &str = "set local lock_timeout = '1s'";
-/// And that of one which held up others.
-const HASTY: &str = "set local lock_timeout = '100ms'";
 /// Bounds what one tick reads.
 const READS: usize = 20;
 
@@ -64,7 +62,7 @@ pub(crate) async fn fire_schedules(
         });
         let firings: Vec<Firing> = firings.collect();
         for firings in firings.chunks(FIRED) {
-            fire(store, conn, firings, PATIENT, &mut fired).await?;
+            fire(store, conn, firings, true, &mut fired).await?;
         }
         after = last;
         if !full {
@@ -82,22 +80,23 @@ fn limit() -> i64 {
 }
 
 /// Fires some schedules in one transaction; each in its own if the database refuses that. One whose
-/// row another process has, or whose job waits for a lock, is left to the next tick.
+/// row another process has, or whose job waits for a lock, is left to the next tick. With `patient`
+/// it waits longer.
 async fn fire(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
-    patience: &'static str,
+    patient: bool,
     fired: &mut Fired,
 ) -> Result<(), sqlx::Error> {
-    match fire_together(store, conn, firings, patience).await? {
+    match fire_together(store, conn, firings, patient).await? {
         Ok(jobs) => fired.jobs += jobs,
         Err(error) => match firings {
             [_] if gave_up_waiting(&error) => {}
             [one] => fired.refused.push((one.name.clone(), error)),
             several => {
                 for one in several {
-                    Box::pin(fire(store, conn, std::slice::from_ref(one), HASTY, fired)).await?;
+                    Box::pin(fire(store, conn, std::slice::from_ref(one), false, fired)).await?;
                 }
             }
         },
@@ -111,11 +110,13 @@ async fn fire_together(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
-    patience: &'static str,
+    patient: bool,
 ) -> Result<Result<u64, sqlx::Error>, sqlx::Error> {
     begin_short(conn).await?;
     let fired = async {
-        sqlx::raw_sql(patience).execute(&mut *conn).await?;
+        if patient {
+            sqlx::raw_sql(PATIENT).execute(&mut *conn).await?;
+        }
         let jobs = store.fire_due(&mut *conn, firings).await?;
         PgTransactionManager::commit(conn).await.map(|()| jobs)
     };
