@@ -66,9 +66,9 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 -- Observers see what there is and where it stands, why, and what operators did; nothing that jobs carry: queues, groups,
 -- counts, explain_job, explain_group, halted_groups, parked_groups, paused_groups, failed_jobs, processors, operations,
 -- queue_settings, schedules, job lists of Client::without_data, and selects of these columns.
-grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, snoozes, max_attempts, timeout_ms, lease_ms, run_at,
-  turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at, content_type,
-  name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
+grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, snoozes, max_attempts, timeout_ms,
+  lease_ms, run_at, turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at,
+  content_type, name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,

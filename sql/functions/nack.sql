@@ -14,7 +14,8 @@ end $$;
 
 -- Puts the job of a receipt off, as one whose partner is not ready: it keeps its place, it is due
 -- after `delay`, and its group waits for it. No attempt counts. Jobs behind it that were received
--- with it go back too. A job that has been put off `max_snoozes` times is given back as by nack.
+-- with it go back too. A job that has been put off `max_snoozes` times is given back as by nack
+-- without a delay.
 -- Returns the same as ack.
 create or replace function snooze(receipt text, delay interval, max_snoozes integer default {max_snoozes})
 returns text
@@ -79,7 +80,8 @@ begin
     perform end_attempt(of_job, 'snoozed', null, null, extract(epoch from delay)::float8);
   elsif counted < coalesce((policy->>'max_attempts')::integer, {default_attempts}) then
     perform end_attempt(of_job, 'retried', 'error', message,
-      coalesce(extract(epoch from delay)::float8, backoff(policy, counted)));
+      coalesce(case when verb <> 'snooze' then extract(epoch from delay)::float8 end,
+        backoff(policy, counted)));
   else
     perform end_attempt(of_job, 'failed', 'error', message);
     ends := j.group_id is not null and policy->>'out_of_attempts' <> 'continue';

@@ -122,7 +122,8 @@ impl Ended {
     }
 
     /// Returns for how long the handler puts the job off: by [`JobError::snooze`], or by
-    /// [`again_after`](crate::ActiveJob::again_after) with a success.
+    /// [`again_after`](crate::ActiveJob::again_after) with a success. Behind the layers, one too
+    /// many becomes a failure ([`max_snoozes`](crate::QueueOptions::max_snoozes)).
     pub fn snoozed(&self) -> Option<Duration> {
         match &self.0 {
             RunResult::Again(delay) => Some(*delay),

@@ -480,8 +480,8 @@ impl Client {
     /// Puts a received job off, because something else is not ready: it keeps its place and is due
     /// after `delay` (at most 100 years); its group waits for it. No attempt counts, and nothing is
     /// written to its error and history. Followers that were received with it go back too, and
-    /// their receipts become stale. A job that was put off `max_snoozes` times (0 to 10,000; a
-    /// processor's [default](crate::QueueOptions::max_snoozes) is 100) is given back as by
+    /// their receipts become stale. A job that was put off `max_snoozes` times (0 to 10,000; as a
+    /// rule [`QueueOptions::MAX_SNOOZES`](crate::QueueOptions::MAX_SNOOZES)) is given back as by
     /// [`nack`](Self::nack) without a delay.
     ///
     /// # Errors

@@ -14,8 +14,7 @@ use crate::job::retry::{MAX_DELAY, RetryPolicy};
 const MAX_TIME_SLICE: Duration = Duration::from_mins(1);
 /// Bounds weights: the least that a queue may get beside another one is a slot in a hundred.
 const MAX_WEIGHT: u32 = 100;
-/// How often a job may be put off: the default, and the most.
-pub(crate) const MAX_SNOOZES: u32 = 100;
+/// The most that `max_snoozes` may be.
 pub(crate) const SNOOZE_LIMIT: u32 = 10_000;
 
 /// The policy for a group when one of its jobs has used up its attempts (or failed for good).
@@ -164,6 +163,9 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
+    /// How often a job may be put off, by default: see [`max_snoozes`](Self::max_snoozes).
+    pub const MAX_SNOOZES: u32 = 100;
+
     /// Returns the settings of the queue `name`, with the defaults that each method states.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -180,7 +182,7 @@ impl QueueOptions {
             keep_cancelled: Retention::For(Duration::from_hours(24)),
             ignore_before: None,
             retry_undecodable: false,
-            max_snoozes: MAX_SNOOZES,
+            max_snoozes: Self::MAX_SNOOZES,
         }
     }
 
@@ -328,7 +330,8 @@ impl QueueOptions {
     }
 
     /// Sets how often a job may [snooze](crate::JobError::snooze) or run
-    /// [again](crate::ActiveJob::again_after), 0 to 10,000. Default 100. The next one is a failed
+    /// [again](crate::ActiveJob::again_after), 0 to 10,000. Default
+    /// [`MAX_SNOOZES`](Self::MAX_SNOOZES): 100. The next one is a failed
     /// attempt, whose writes are rolled back. An operator's retry counts anew.
     pub fn max_snoozes(mut self, most: u32) -> Self {
         self.max_snoozes = most;

@@ -14,7 +14,7 @@ use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::outcome::{EXHAUSTED, EXPIRED, SNOOZED_OUT};
-use crate::job::queue_options::{MAX_SNOOZES, SNOOZE_LIMIT};
+use crate::job::queue_options::{QueueOptions, SNOOZE_LIMIT};
 use crate::job::queue_settings::QueueSettings;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
@@ -168,7 +168,7 @@ fn constants() -> [(&'static str, String); 55] {
         ("{backoff}", seconds(default.base)),
         ("{exhausted}", quoted(EXHAUSTED)),
         ("{snoozed_out}", quoted(SNOOZED_OUT)),
-        ("{max_snoozes}", MAX_SNOOZES.to_string()),
+        ("{max_snoozes}", QueueOptions::MAX_SNOOZES.to_string()),
         ("{snooze_limit}", SNOOZE_LIMIT.to_string()),
         ("{expired}", quoted(EXPIRED)),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),

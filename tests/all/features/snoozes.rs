@@ -335,6 +335,14 @@ async fn a_receiver_snoozes_a_job() {
     assert_eq!((failed.status, failed.snoozes), (JobStatus::Failed, 2));
     let words = "it was snoozed 2 times, as often as it may be, and is not ready";
     assert_eq!(failed.error.unwrap().message, words);
+    // One too many backs off as a failure, whatever its delay.
+    let backs_off = enqueue(pool, "other", "g", 4).await;
+    let received = client.receive(pool, Receive::new("other")).await.unwrap();
+    client.snooze(pool, &received[0].receipt, hour, 0).await.unwrap();
+    let failed = job(pool, backs_off).await;
+    assert_eq!((failed.status, failed.snoozes, failed.history.len()), (JobStatus::Queued, 0, 1));
+    let waits = "select run_at < now() + interval '2 s' from seriatim.job where queue = 'other'";
+    assert!(value::<bool>(pool, waits).await, "{failed:?}");
     // A job without a group.
     let plain = seriatim::NewJob::new("q", &json!(3));
     let plain = seriatim::enqueue(pool, plain).await.unwrap().id();

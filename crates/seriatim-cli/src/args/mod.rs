@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use seriatim::QueueOptions;
 use seriatim::receive::Receipt;
 
 use crate::args::value::duration;
@@ -192,7 +193,7 @@ pub(crate) enum Command {
         delay: Duration,
         /// How often a job may be put off, 0 to 10,000: one that was put off so often is given
         /// back, as by nack.
-        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        #[arg(long, value_name = "NUMBER", default_value_t = QueueOptions::MAX_SNOOZES)]
         max: u32,
     },
     /// Extend the claim of a received job.
