@@ -1,6 +1,6 @@
 //! A receiver beside the workers: it receives jobs, and settles them in transactions of its own.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -49,14 +49,19 @@ impl Receiver {
     /// lapse with it.
     async fn work(&self, received: Vec<Received>) {
         let begun = Instant::now();
-        let mut failed = HashSet::new();
+        let mut failed = HashMap::new();
         for job in received {
-            let broken = job.group.as_ref().is_some_and(|group| failed.contains(group));
-            if broken || begun.elapsed() > BEGIN_WITHIN {
-                self.recorder.fault(format!("job {} was received and not begun", job.id), now());
-                failed.extend(job.group);
-            } else if !self.attempt(&job).await {
-                failed.extend(job.group);
+            let tried = now();
+            let broken = job.group.as_ref().and_then(|group| failed.get(group));
+            if broken.is_some() || begun.elapsed() > BEGIN_WITHIN {
+                // Another may begin it before the answer to the nack of the failed one is here.
+                let since = broken.copied().unwrap_or(tried);
+                self.recorder.fault(format!("job {} was received and not begun", job.id), since);
+            } else if self.attempt(&job).await {
+                continue;
+            }
+            if let Some(group) = job.group {
+                failed.entry(group).or_insert(tried);
             }
         }
     }
