@@ -171,6 +171,29 @@ impl Log {
     }
 }
 
+/// Pauses between looks at a database that has no event to wait for: short at first, so that most
+/// tests wait no longer than they must, then longer, as a look costs the server half of a
+/// millisecond.
+struct Looks {
+    pause: Duration,
+    deadline: Instant,
+}
+
+impl Looks {
+    fn new(patience: Duration) -> Self {
+        Self { pause: Duration::from_millis(3), deadline: Instant::now() + patience }
+    }
+
+    fn are_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 3 / 2).min(Duration::from_millis(25));
+    }
+}
+
 /// Waits until a query's one value is `expected`.
 pub async fn eventually<T>(pool: &PgPool, query: &'static str, expected: T)
 where
@@ -181,32 +204,42 @@ where
         + for<'r> sqlx::Decode<'r, sqlx::Postgres>
         + sqlx::Type<sqlx::Postgres>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    let mut looks = Looks::new(PATIENCE);
     loop {
         let value: T = sqlx::query_scalar(query).fetch_one(pool).await.unwrap();
         if value == expected {
             return;
         }
-        assert!(
-            Instant::now() < deadline,
-            "waited in vain: {query} gives {value:?}, not {expected:?}"
-        );
-        // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(!looks.are_over(), "waited in vain: {query} gives {value:?}, not {expected:?}");
+        looks.pause().await;
+    }
+}
+
+/// Waits until all transactions have ended that run now, but for the caller's own. A claim that has
+/// begun does not see what a later statement writes.
+pub async fn present_transactions_end(pool: &PgPool) {
+    let now: String = value(pool, "select clock_timestamp()::text").await;
+    let mut looks = Looks::new(PATIENCE);
+    let earlier = format!(
+        "select count(*) from pg_stat_activity where datname = current_database() \
+         and pid <> pg_backend_pid() and xact_start < '{now}'"
+    );
+    while value::<i64>(pool, &earlier).await > 0 {
+        assert!(!looks.are_over(), "a transaction from before {now} does not end");
+        looks.pause().await;
     }
 }
 
 /// Waits until no job of the queue is unfinished.
 pub async fn drained(pool: &PgPool, queue: &str) {
-    let deadline = Instant::now() + PATIENCE * 4;
+    let mut looks = Looks::new(PATIENCE * 4);
     loop {
         let counts = Client::default().counts(pool, queue).await.unwrap();
         if counts.unfinished() == 0 {
             return;
         }
-        assert!(Instant::now() < deadline, "queue {queue} is not drained: {counts:?}");
-        // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(!looks.are_over(), "queue {queue} is not drained: {counts:?}");
+        looks.pause().await;
     }
 }
 
@@ -254,15 +287,14 @@ pub async fn job(executor: impl PgExecutor<'_>, id: i64) -> Job {
 
 /// Waits until `done` holds for a job, and returns it.
 pub async fn job_when(pool: &PgPool, id: i64, done: impl Fn(&Job) -> bool) -> Job {
-    let deadline = Instant::now() + PATIENCE;
+    let mut looks = Looks::new(PATIENCE);
     loop {
         let job = job(pool, id).await;
         if done(&job) {
             return job;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {job:?}");
-        // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(!looks.are_over(), "waited in vain: {job:?}");
+        looks.pause().await;
     }
 }
 
@@ -319,15 +351,14 @@ pub async fn until_groups(pool: &PgPool, condition: &str, count: i64) {
 }
 
 async fn until(ask: impl AsyncFn() -> i64, count: i64, condition: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let mut looks = Looks::new(PATIENCE);
     loop {
         let found = ask().await;
         if found == count {
             return;
         }
-        assert!(Instant::now() < deadline, "{condition} holds of {found}, not of {count}");
-        // The database has no event to wait for here.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(!looks.are_over(), "{condition} holds of {found}, not of {count}");
+        looks.pause().await;
     }
 }
 
