@@ -60,7 +60,9 @@ grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_ta
 grant select, insert, update on seriatim.schedule to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
-grant update (pause_reason) on seriatim.queue, seriatim.group_setting to seriatim_worker;
+grant update (pause_reason) on seriatim.group_setting to seriatim_worker;
+-- And to count the starts of a queue with a rate.
+grant update (pause_reason, rate_next_at) on seriatim.queue to seriatim_worker;
 grant select, update (hash) on seriatim.adoption_lock to seriatim_worker;
 grant execute on all functions in schema seriatim to seriatim_worker;
 -- Observers see what there is and where it stands, why, and what operators did; nothing that jobs carry: queues, groups,
@@ -70,7 +72,7 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
   lease_ms, run_at, turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at,
   content_type, name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
-  halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, xmax) on seriatim.queue_group to seriatim_observer;
+  halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
 grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,
@@ -81,7 +83,8 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
-  seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text)
+  seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),
+  seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
 grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked, dead_letter_queue)

@@ -45,4 +45,5 @@ pub use crate::job::overview::{
 };
 pub use crate::job::policy::OverriddenOption;
 pub use crate::job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
+pub use crate::job::rate::Rate;
 pub use crate::job::schedule::{StoredSchedule, Timing};

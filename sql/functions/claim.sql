@@ -1,7 +1,7 @@
 -- The claim of workers and receivers, in steps. Each step is a statement or more, with a snapshot
 -- younger than the locks of the step before.
 --
--- *front*: where the queue's lines begin (front.sql). *room*: what a limit leaves (in_flight.sql).
+-- *front*: where the queue's lines begin (front.sql). *room*: what its limits leave (room.sql).
 -- *lock*: rows of groups in line (lock.sql), and groups that flags call for (adopt.sql). *read*:
 -- their heads (head.sql). *start*: what may run (start.sql). *defer*: the rest (defer.sql). Jobs
 -- without a group need one step (ungrouped.sql).
@@ -118,8 +118,9 @@ create or replace function {schema}.claim(terms {schema}.claim_terms, limits {sc
 language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
-  due record; front {schema}.claim_front; flight record; paused boolean := false; kind text;
-  part {schema}.claim_answer; wanted {schema}.claim_limits;
+  due record; front {schema}.claim_front; room record; paused boolean := false; kind text;
+  part {schema}.claim_answer; wanted {schema}.claim_limits; starts bigint;
+  waits boolean := false;
 begin
   answer.jobs := '{}';
   answer.more := false;
@@ -135,15 +136,23 @@ begin
   end loop;
   answer.reading := clock_timestamp() - began;
   if due.bound = 'limited' then
-    flight := {schema}.in_flight_room(terms.queue);
-    if flight.busy then
+    room := {schema}.queue_room(terms.queue);
+    if room.busy then
       answer.more := true;
       return answer;
     end if;
-    paused := flight.paused;
-    limits.in_flight := flight.room;
-    if flight.room is not null and not terms.receiver then
-      -- Followers are in flight, and would only wait.
+    paused := room.paused is true;
+    limits.in_flight := room.in_flight;
+    starts := room.starts;
+    answer.limited := coalesce(starts, room.in_flight) is not null;
+    if starts = 0 and not paused then
+      answer.more := false;
+      answer.next := room.wait;
+      return answer;
+    end if;
+    limits.slots := least(limits.slots, starts);
+    if room.spaced or answer.limited and not terms.receiver then
+      -- Followers are in flight, or started, and would only wait.
       terms.per_turn := 1;
     end if;
   end if;
@@ -199,7 +208,13 @@ begin
     end if;
   end loop;
 
-  if not answer.more and limits.slots < 1 then
+  if starts is not null then
+    answer.next := {schema}.count_starts(terms.queue,
+      (select count(*) from unnest(answer.jobs) c where c.disposition = 'run'));
+    waits := answer.next is not null;
+    answer.more := answer.more and not waits;
+  end if;
+  if not answer.more and limits.slots < 1 and not waits then
     -- Not taken, for want of a slot or because other transactions have them.
     answer.more := (select f.ready_at from {schema}.first_group(terms.queue,
           coalesce(answer.groups_at, front.groups_at), began) f) is not null
@@ -212,7 +227,7 @@ begin
           and j.id <> all (array(select c.id from unnest(answer.jobs) c))
         order by {flag_at} limit 1) is not null;
   end if;
-  if behind.groups_at = '-infinity' and not answer.more and not terms.receiver then
+  if behind.groups_at = '-infinity' and not answer.more and not terms.receiver and not waits then
     at := clock_timestamp();
     -- The leases of this claim count as well: one poll too many.
     answer.next := extract(epoch from nullif(least(

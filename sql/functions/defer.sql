@@ -8,6 +8,8 @@
 -- front of first turns. A flag that the row stands for goes, but not that of a sleeping head: it
 -- may have been set since the head was read, to wake the group.
 --
+-- A row without a job stays until the spacing of its group is over: it remembers the last start.
+--
 -- A take-over needs two looks a grace apart: the handler may still be stopping. It never retires
 -- its group: a job enqueued beside it would be lost (P3). Without `may_retire` a row stays for the
 -- next claim: this transaction may have written it.
@@ -27,15 +29,17 @@ begin
     count(*) filter (where turn.plan = 'recheck') >= 64
     into deferred, paused, drained, many
   from (
-    select turn.name, turn.line, turn.head_id, turn.ready_at, head.id as head, j.due_at, j.priority, case
+    select turn.name, turn.line, turn.head_id, turn.ready_at, head.id as head, j.priority,
+      greatest(j.due_at, turn.spaced_until) as due_at, case
       when turn.job is not null then 'line'
       when turn.lapsed_job is not null and not turn.suspected then 'suspect'
       when turn.lapsed_job is not null then case when (
           select c.id from {schema}.queue_group g cross join lateral {schema}.unfinished(g.job_id, g.batch) c
           where g.ctid = turn.line limit 1) is null then 'free' else 'recheck' end
+      when head.id is null and turn.spaced_until > clock_timestamp() then 'spaced'
       when head.id is null then 'retire'
       when j.paused then 'rest'
-      when j.due_at > clock_timestamp() then 'sleep'
+      when greatest(j.due_at, turn.spaced_until) > clock_timestamp() then 'sleep'
       else 'recheck' end as plan
     from unnest(turns) turn
     left join lateral (
@@ -59,6 +63,7 @@ begin
     select t.*, case t.plan
         when 'line' then t.ready_at
         when 'sleep' then t.due_at
+        when 'spaced' then t.due_at
         when 'free' then clock_timestamp()
         when 'rest' then coalesce(ends[array_position(paused, t.name)], clock_timestamp() + {retry_soon})
         when 'retire' then clock_timestamp() + {retry_soon} end as next_at,

@@ -53,7 +53,9 @@ as $$
       s.paused_until as group_until,
       -- A claim of a processor names it, also before the processor has its row.
       coalesce(g.claimed_by, h.claimed_by) is null as received,
-      q.in_flight_limit, p.id as processor, p.node, p.host, p.pid as process_id, p.queues as serves,
+      q.in_flight_limit, case when r.starts = 0 then r.free_at end as rate_free_at,
+      case when r.starts = 0 then q.rate end as rate, q.rate_per_ms, g.spaced_until,
+      p.id as processor, p.node, p.host, p.pid as process_id, p.queues as serves,
       p.started_at, p.seen_at, (select o.alive from processors() o where o.id = p.id) as alive,
       -- The queue's settings, or else what processors say of its jobs.
       coalesce(q.max_attempts, p.max_attempts[array_position(p.queues, k.queue)],
@@ -114,6 +116,8 @@ as $$
           order by l.group_id, l.id limit 1)) end
       left join lateral claim_of(k.queue, k.group_id, j.id) named on j.finished_at is null
       left join queue q on q.name = k.queue
+      left join lateral rate_room(q.rate, q.rate_per_ms, q.rate_burst, q.rate_next_at, clock_timestamp()) r
+        on true
       left join group_setting s on s.queue = k.queue and s.group_id = k.group_id
       left join processor p on p.id = coalesce(g.claimed_by, h.claimed_by))
   select facts.*, seen.*
@@ -135,9 +139,10 @@ $$;
 -- before it is, if the reason is `behind`.
 --
 -- Words: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
--- group_paused, queue_paused, at_limit, waits_for_turn, not_adopted, stranded, expired,
--- dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a wait; of
--- waits, the strongest. A dead letter is one only where no processor serves its dead-letter queue.
+-- group_paused, queue_paused, spaced, at_limit, at_rate, waits_for_turn, not_adopted, stranded,
+-- expired, dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a
+-- wait; of waits, the strongest. A dead letter is one only where no processor serves its
+-- dead-letter queue.
 create or replace function subject_reasons(facts record, out reason text, out head_reason text)
 language plpgsql stable as $$
 declare
@@ -159,7 +164,9 @@ begin
     when facts.group_paused then 'group_paused'
     when facts.expires_at <= facts.asked_at then 'expired'
     when facts.run_at > facts.asked_at then 'not_due'
+    when facts.spaced_until > facts.asked_at then 'spaced'
     when facts.in_flight >= facts.in_flight_limit then 'at_limit'
+    when facts.rate_free_at is not null then 'at_rate'
     -- Shorter ones are claims and other statements of the library.
     when facts.transaction_began <= facts.asked_at - interval '1 s' then 'locked'
     -- A session that this role may not see: since when is unknown.
@@ -239,6 +246,8 @@ begin
     ('not_due', null, facts.run_at, case when facts.attempts > 0 then facts.head_error end, null),
     ('locked', facts.transaction_began, null, null, null),
     ('at_limit', facts.run_at, null, null, null),
+    ('at_rate', facts.run_at, facts.rate_free_at, null, null),
+    ('spaced', facts.run_at, facts.spaced_until, null, null),
     ('not_adopted', facts.run_at, null, null, null),
     ('stranded', facts.run_at, null, null, null),
     ('waits_for_turn', greatest(facts.run_at, facts.ready_at), null, null, null),

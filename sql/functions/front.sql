@@ -32,17 +32,22 @@ $$;
 
 -- Returns in how many seconds a claim of the queue may find something, also if another transaction
 -- has locked what is due; null if nothing will be due, as far as is known. In a paused queue
--- nothing is due before the pause ends. The caller has plans pinned.
+-- nothing is due before the pause ends, and in one with a rate before it allows a start. The caller
+-- has plans pinned.
 create or replace function {schema}.due_in(of_queue text) returns float8
 language plpgsql volatile as $$
 declare
-  resumes_at timestamptz;
+  resumes_at timestamptz; paused boolean; begins_at timestamptz;
 begin
-  select q.paused_until into resumes_at from {schema}.queue q where q.name = of_queue and {paused_q};
-  if found then
+  select {paused_q}, q.paused_until, case when r.starts = 0 then r.free_at end
+    into paused, resumes_at, begins_at
+  from {schema}.queue q, {schema}.rate_room(q.rate, q.rate_per_ms, q.rate_burst, q.rate_next_at,
+    clock_timestamp()) r
+  where q.name = of_queue;
+  if paused then
     return extract(epoch from resumes_at - clock_timestamp());
   end if;
-  return extract(epoch from nullif(least(
+  return extract(epoch from nullif(greatest(begins_at, least(
       (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
       -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
       (select min(f.flag_at) from (
@@ -58,7 +63,7 @@ begin
           -- Behind that are the leases of the living, and those that many ended jobs had. The grace
           -- of a suspicion is shorter.
           and j.lease_until <= now() + interval '2 s'
-        order by j.lease_until limit 1)),
+        order by j.lease_until limit 1))),
     'infinity') - clock_timestamp());
 end $$;
 
@@ -73,7 +78,7 @@ $$;
 
 -- Returns what a claim finds up to `until_at` behind a front: the places of the first group, flag
 -- and job without a group; whether claims of jobs without a group have lapsed; whether priorities
--- are to be aged; and whether the queue is paused, or has a limit of jobs in flight.
+-- are to be aged; and whether the queue is paused, or has limits (room.sql).
 --
 -- Locks: a job whose claim lapsed NO KEY UPDATE, skips.
 create or replace function {schema}.read_front(terms {schema}.claim_terms, behind {schema}.claim_front,
@@ -105,7 +110,8 @@ begin
       where j.queue = terms.queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
         and (j.group_id is null or j.flagged) and j.run_at <= until_at and j.run_at >= behind.ungrouped_at
       order by j.run_at limit 1) is not null,
-    (select case when {paused_q} then 'paused' when q.in_flight_limit is not null then 'limited' end
+    (select case when {paused_q} then 'paused'
+        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms) is not null then 'limited' end
       from {schema}.queue q where q.name = terms.queue)
     into ungrouped_at, groups_at, flags_at, lapsed, aging, bound;
 end $$;

@@ -46,7 +46,7 @@ declare
 begin
   select array_agg(row(turn.name, turn.line, turn.head_id, turn.ready_at, turn.flags, turn.lapsed_job,
     turn.lost_by, turn.suspected, j.id, j.disposition, j.fresh and turn.lapsed_job is null, j.bytes,
-    null)::{schema}.turn)
+    null, turn.spaced_until)::{schema}.turn)
     into heads
   from unnest(turns) turn
   left join lateral (
@@ -62,6 +62,7 @@ begin
       {job_bytes} as bytes
     from {schema}.job j
     where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[terms.queue])
+      and coalesce(turn.spaced_until <= clock_timestamp(), true)
       and (turn.lapsed_job is not null
         or least(j.run_at, j.expires_at) <= clock_timestamp()
           and (select s.group_id from {schema}.group_setting s

@@ -26,6 +26,7 @@ begin
       'lapsed', o.lapsed_groups, 'resting', o.resting_groups, 'halted', o.halted_groups,
       'paused', o.paused_groups, 'parked', o.parked_groups),
     'paused', o.paused_at is not null, 'in_flight_limit', o.in_flight_limit,
+    'rate_per_second', o.rate * 1000.0 / o.rate_per_ms,
     'oldest_due_s', extract(epoch from began - o.oldest_due),
     'oldest_job_s', extract(epoch from began - oldest.created_at),
     'oldest_halt_s', extract(epoch from began - (select g.halted_at from queue_group g

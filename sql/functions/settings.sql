@@ -10,6 +10,10 @@ language sql stable as $$
     'dedup_scope', coalesce(q.dedup_scope, 'queue'),
     'dedup_by_content', coalesce(q.dedup_by_content, false),
     'in_flight_limit', q.in_flight_limit,
+    'rate', q.rate,
+    'rate_per', q.rate_per_ms || ' ms',
+    'rate_burst', q.rate_burst,
+    'group_spacing', q.group_spacing_ms || ' ms',
     'max_attempts', q.max_attempts,
     'backoff', q.backoff_ms || ' ms',
     'backoff_cap', q.backoff_cap_ms || ' ms',
@@ -75,10 +79,11 @@ begin
 end $$;
 
 -- Changes the settings of a queue that `settings` names; null resets one. Times are intervals:
--- `delay`, `dedup_window`, `backoff`, `backoff_cap`, `halt_for`. `dedup_scope` is queue or group.
--- `out_of_attempts` is continue, halt or park, and `halt_for` with `halt_then` (park, continue) is
--- the deadline of that halt. With a `dead_letter_queue` a job that is out of attempts goes there,
--- and its group goes on. `strict_visibility` is true or false.
+-- `delay`, `dedup_window`, `group_spacing`, `backoff`, `backoff_cap`, `halt_for`. `rate` jobs may
+-- start in `rate_per` (1 s), and `rate_burst` at once (those of 0.1 s, and at least 1).
+-- `dedup_scope` is queue or group. `out_of_attempts` is continue, halt or park, and `halt_for` with
+-- `halt_then` (park, continue) is the deadline of that halt. With a `dead_letter_queue` a job that
+-- is out of attempts goes there, and its group goes on. `strict_visibility` is true or false.
 --
 -- Locks: the queue's row; waits for a claim's milliseconds, and for another change of its settings.
 create or replace function configure_queue(queue text, settings jsonb, reason text default null,
@@ -86,7 +91,8 @@ create or replace function configure_queue(queue text, settings jsonb, reason te
 language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
-  given constant jsonb := settings; unknown text; wanted jsonb;
+  given constant jsonb := settings; unknown text; wanted jsonb; rate_is integer; per_ms bigint;
+  burst integer;
 begin
   perform check_queue(configure_queue.queue);
   if jsonb_typeof(given) <> 'object' then
@@ -95,9 +101,12 @@ begin
   end if;
   select k.key into unknown from jsonb_object_keys(given) k(key)
   where not queue_settings(configure_queue.queue) ? k.key limit 1;
-  if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then') then
-    raise exception '%',
-      coalesce('a queue has no setting ' || unknown, 'halt_for and halt_then come with out_of_attempts')
+  if unknown is not null or not given ? 'out_of_attempts' and (given ? 'halt_for' or given ? 'halt_then')
+    or not given ? 'rate' and (given ? 'rate_per' or given ? 'rate_burst')
+  then
+    raise exception '%', case when unknown is not null then 'a queue has no setting ' || unknown
+      when given ? 'halt_for' or given ? 'halt_then' then 'halt_for and halt_then come with out_of_attempts'
+      else 'rate_per and rate_burst come with rate' end
       using errcode = '22023', hint = 'See docs/sql-functions.md for the settings.';
   end if;
   perform check_policy(given->>'out_of_attempts', given->>'halt_for', given->>'halt_then');
@@ -120,13 +129,34 @@ begin
   -- All as they will be. Another policy has a deadline of its own, or none.
   wanted := queue_settings(configure_queue.queue)
     || case when given ? 'out_of_attempts' then '{"halt_for": null, "halt_then": null}' else '{}' end::jsonb
+    || case when given ? 'rate' then '{"rate_per": null, "rate_burst": null}' else '{}' end::jsonb
     || given;
   if wanted->>'dead_letter_queue' is not null and wanted->>'out_of_attempts' <> 'continue' then
     raise exception 'queue % cannot both have a dead-letter queue and % behind dead letters',
       to_json(configure_queue.queue), wanted->>'out_of_attempts'
       using errcode = '22023', hint = 'Reset one of out_of_attempts and dead_letter_queue with null.';
   end if;
+  rate_is := setting_number('rate', wanted->>'rate');
+  if rate_is is not null then
+    per_ms := setting_ms('rate_per', coalesce(wanted->>'rate_per', '1 s'), '1 ms');
+    burst := coalesce(setting_number('rate_burst', wanted->>'rate_burst'),
+      least(greatest(ceil(rate_is * 100.0 / per_ms), 1), 2147483647)::integer);
+    if rate_is * 1000.0 > per_ms * {max_rate} then
+      raise exception 'rate is % in % ms, it must be at most % starts a second', rate_is, per_ms, {max_rate}
+        using errcode = '22023', hint = 'Name fewer starts, or null: any number.';
+    end if;
+  elsif coalesce(wanted->>'rate_per', wanted->>'rate_burst') is not null then
+    raise exception 'rate_per and rate_burst come with rate' using errcode = '22023',
+      hint = 'Name a rate as well, or neither.';
+  end if;
   update queue q set
+    rate = rate_is,
+    rate_per_ms = per_ms,
+    rate_burst = burst,
+    -- Another rate begins anew.
+    rate_next_at = case when (q.rate, q.rate_per_ms, q.rate_burst) is not distinct from
+      (rate_is, per_ms, burst) then q.rate_next_at end,
+    group_spacing_ms = setting_ms('group_spacing', wanted->>'group_spacing', '1 ms'),
     delay_ms = setting_ms('delay', wanted->>'delay', '0'),
     dedup_window_ms = setting_ms('dedup_window', wanted->>'dedup_window', '1 ms'),
     dedup_scope = coalesce(setting_word('dedup_scope', wanted->>'dedup_scope', '{queue,group}'), 'queue'),

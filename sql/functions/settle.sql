@@ -33,11 +33,13 @@ declare
   lines tid[]; priorities smallint[]; drained tid[]; passed integer;
 begin
   select array_agg(g.ctid), array_agg(next.priority),
-      array_agg(g.ctid) filter (where next.id is null and c.ended is not null)
+      array_agg(g.ctid) filter (where next.id is null and c.ended is not null
+        -- The row remembers the start: the group's next job may come before its time.
+        and coalesce(g.spaced_until <= clock_timestamp(), true))
     into lines, priorities, drained
   from unnest(tokens, ended) c(claim, ended)
   join lateral (
-    select g.ctid, g.queue, g.group_id, g.head_id from {schema}.queue_group g
+    select g.ctid, g.queue, g.group_id, g.head_id, g.spaced_until from {schema}.queue_group g
     where g.claim = c.claim limit 1) g on true
   left join lateral (
     select h.id, h.priority from {schema}.job h
@@ -54,7 +56,7 @@ begin
   end if;
   update {schema}.queue_group g set
     {free_group},
-    ready_at = clock_timestamp() - {priority_aging} * coalesce(passed.priority, 0)
+    ready_at = greatest(clock_timestamp() - {priority_aging} * coalesce(passed.priority, 0), g.spaced_until)
   from unnest(lines, priorities) passed(line, priority)
   where g.ctid = passed.line;
   get diagnostics passed = row_count;

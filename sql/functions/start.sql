@@ -63,6 +63,8 @@ begin
     select s.*, gen_random_uuid() as token,
       case when s.followers <> '{}' then s.job || s.followers end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
+      clock_timestamp() + (select make_interval(secs => q.group_spacing_ms / 1000.0::float8)
+        from {schema}.queue q where q.name = terms.queue) as next_start_at,
       clock_timestamp() + make_interval(secs => coalesce(
         case when terms.own_lease then (
           select j.lease_ms / 1000.0 from {schema}.job j where j.id = s.job) end,
@@ -73,14 +75,16 @@ begin
       claim = claim.token, job_id = claim.job, batch = claim.batch, started_at = claim.started_at,
       claimed_by = terms.processor, strict = is_strict, ready_at = claim.lease_until,
       head_id = case when g.claim is null then claim.job else g.head_id end,
-      suspect = null, aging_priority = 0, rechecks = 0
+      suspect = null, aging_priority = 0, rechecks = 0,
+      spaced_until = case when claim.started_at is null then g.spaced_until else claim.next_start_at end
     from claim where g.ctid = claim.line
     returning 1),
   new as (
     insert into {schema}.queue_group (
-      queue, group_id, head_id, claim, job_id, batch, started_at, claimed_by, strict, ready_at)
+      queue, group_id, head_id, claim, job_id, batch, started_at, claimed_by, strict, ready_at, spaced_until)
     select terms.queue, claim.name, claim.job, claim.token, claim.job, claim.batch, claim.started_at,
-      terms.processor, is_strict, claim.lease_until
+      terms.processor, is_strict, claim.lease_until,
+      case when claim.started_at is not null then claim.next_start_at end
     from claim where claim.line is null
     returning 1)
   select (select count(*) from named) + (select count(*) from new), (

@@ -6,7 +6,7 @@ use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::{begin, commit, enqueue_ungrouped, number, run};
 
 /// How many more jobs may begin; -1 if another transaction has the queue's row.
-const ROOM: &str = "select case when busy then -1 else room end from seriatim.in_flight_room('q')";
+const ROOM: &str = "select case when busy then -1 else in_flight end from seriatim.queue_room('q')";
 
 async fn limited(limit: i32) -> Scene {
     let scene = Scene::new().await;
@@ -128,4 +128,178 @@ async fn a_claim_that_waits_for_the_queues_row_is_none() {
     commit(&mut operator).await;
     assert_eq!(scene.drain().await, [job]);
     scene.end().await;
+}
+
+/// A queue with a rate of one start in `ms`, `burst` at once.
+async fn paced(ms: i32, burst: i32) -> Scene {
+    let scene = Scene::new().await;
+    let insert = "insert into seriatim.queue (name, rate, rate_per_ms, rate_burst) values";
+    scene.run(&format!("{insert} ('q', 1, {ms}, {burst})")).await;
+    scene
+}
+
+/// How many starts the rate leaves; -1 if another transaction has the queue's row.
+const STARTS: &str = "select case when busy then -1 else starts end from seriatim.queue_room('q')";
+
+#[tokio::test]
+async fn claims_side_by_side_share_the_starts_of_a_rate() {
+    for wrong in [true, false] {
+        let scene = paced(3_600_000, 1).await;
+        let (mut one, mut other) = (scene.session().await, scene.session().await);
+        scene.enqueue("a").await;
+        scene.enqueue("b").await;
+        scene.adopt(&mut one).await;
+        commit(&mut one).await;
+        begin(&mut one).await;
+        begin(&mut other).await;
+        if wrong {
+            // Without the lock both see the one start that is left.
+            let left = "select starts from seriatim.queue q, seriatim.rate_room(q.rate, \
+                        q.rate_per_ms, q.rate_burst, q.rate_next_at, clock_timestamp())";
+            for conn in [&mut one, &mut other] {
+                assert_eq!(number(conn, left).await, 1);
+            }
+            start_one(&scene, &mut one).await;
+            start_one(&scene, &mut other).await;
+            assert_eq!(in_flight(&scene).await, 2);
+        } else {
+            assert_eq!(number(&mut one, STARTS).await, 1);
+            assert_eq!(number(&mut other, STARTS).await, -1, "busy");
+            start_one(&scene, &mut one).await;
+            run(&mut one, "select seriatim.count_starts('q', 1)").await;
+            commit(&mut one).await;
+            assert_eq!(number(&mut other, STARTS).await, 0);
+            commit(&mut other).await;
+        }
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_claim_takes_as_many_as_the_rate_allows_and_says_when_the_next_may_start() {
+    let scene = paced(3_600_000, 3).await;
+    let mut worker = scene.session().await;
+    for group in ["a", "b", "c", "d"] {
+        scene.enqueue(group).await;
+    }
+    let first = scene.claim_all(&mut worker, 10).await;
+    assert!(first.limited == Some(true) && first.jobs.len() == 3);
+    for _ in 0..2 {
+        let none = scene.claim_all(&mut worker, 10).await;
+        assert!(none.limited == Some(true) && none.jobs.is_empty() && !none.more);
+        let next = none.next.unwrap().as_secs();
+        assert!((3_590..=3_600).contains(&next), "{next} s");
+    }
+    // A transaction that goes back takes its starts with it.
+    scene.run("update seriatim.queue set rate_next_at = now() - interval '1 d'").await;
+    begin(&mut worker).await;
+    assert_eq!(number(&mut worker, STARTS).await, 3);
+    run(&mut worker, "select seriatim.count_starts('q', 3)").await;
+    assert_eq!(number(&mut worker, STARTS).await, 0);
+    run(&mut worker, "rollback").await;
+    assert_eq!(number(&mut worker, STARTS).await, 3);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_take_over_is_a_start_too() {
+    let scene = paced(3_600_000, 1).await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
+    let job = scene.enqueue("g").await;
+    assert_eq!(scene.claim(&mut worker, 10).await.len(), 1);
+    for free in [false, true] {
+        if free {
+            scene.run("update seriatim.queue set rate_next_at = null").await;
+        }
+        let mut over = Vec::new();
+        for _ in 0..2 {
+            scene.lease("g", -1).await;
+            over = scene.claim(&mut other, 10).await;
+        }
+        let taken: Vec<i64> = over.iter().map(|over| over.job).collect();
+        assert_eq!(taken, if free { vec![job] } else { vec![] });
+    }
+    assert_eq!(number(&mut other, STARTS).await, 0);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn starts_that_come_late_keep_the_rate() {
+    let scene = Scene::new().await;
+    // (rate, ms, burst, when the next is due against now in ms) and how many may start, and in how
+    // many ms one may, if none.
+    for (rate, ms, burst, due, starts, wait) in [
+        (10, 1000, 1, "null", 1, None),
+        (10, 1000, 1, "-1", 1, None),
+        (10, 1000, 1, "-99000", 1, None),
+        (10, 1000, 1, "1", 0, Some(1)),
+        (10, 1000, 3, "1", 2, None),
+        (10, 1000, 3, "-1000", 3, None),
+        (10, 1000, 3, "199", 1, None),
+        (10, 1000, 3, "201", 0, Some(1)),
+        (1, 60_000, 1, "59000", 0, Some(59_000)),
+    ] {
+        let now = "'2026-01-01 00:00:00Z'::timestamptz";
+        let at = format!("{now} + {due} * interval '1 ms'");
+        let room = format!("from seriatim.rate_room({rate}, {ms}, {burst}, {at}, {now})");
+        let case = format!("{rate} in {ms} ms, {burst} at once, next in {due} ms");
+        assert_eq!(scene.number(&format!("select starts {room}")).await, starts, "{case}");
+        if let Some(wait) = wait {
+            let free = format!("select round(extract(epoch from free_at - {now}) * 1000)::bigint");
+            assert_eq!(scene.number(&format!("{free} {room}")).await, wait, "{case}");
+        }
+    }
+    // The next is due an interval behind the last one's time, and not behind its start.
+    scene
+        .run(
+            "insert into seriatim.queue (name, rate, rate_per_ms, rate_burst, rate_next_at) \
+             values ('q', 1, 3600000, 1, now() - interval '10 min')",
+        )
+        .await;
+    scene.run("select seriatim.count_starts('q', 1)").await;
+    let due = "select round(extract(epoch from rate_next_at - now()) / 60)::bigint \
+               from seriatim.queue";
+    assert_eq!(scene.number(due).await, 50);
+    scene.run("update seriatim.queue set rate_next_at = now() - interval '2 h'").await;
+    scene.run("select seriatim.count_starts('q', 1)").await;
+    assert_eq!(scene.number(due).await, 60, "an idle queue saves nothing up");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn a_drained_group_remembers_its_last_start() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        if wrong {
+            let spacing = [("and coalesce(g.spaced_until <= clock_timestamp(), true))", ")")];
+            scene.rewrite("pass_turns", &spacing).await;
+        }
+        scene
+            .run("insert into seriatim.queue (name, group_spacing_ms) values ('q', 3600000)")
+            .await;
+        let mut worker = scene.session().await;
+        scene.enqueue("g").await;
+        let first = scene.claim_one(&mut worker).await;
+        scene.run_job(&mut worker, &first).await;
+        let second = scene.enqueue("g").await;
+        let again = scene.claim(&mut worker, 10).await;
+        assert_eq!(again.len(), usize::from(wrong), "it starts at once without its row");
+        if !wrong {
+            let other = scene.enqueue("other").await;
+            let next = scene.claim_one(&mut worker).await;
+            assert_eq!(next.job, other, "others are not held up");
+            // The group goes on when its time has come, and its row goes when nothing is left.
+            let over = "update seriatim.queue_group set ready_at = now(), spaced_until = now() \
+                        where group_id = 'g'";
+            scene.run(over).await;
+            let due = scene.claim_one(&mut worker).await;
+            assert_eq!(due.job, second);
+            scene.run_job(&mut worker, &due).await;
+            assert!(scene.row("g").await.is_some());
+            scene.run(over).await;
+            assert!(scene.claim(&mut worker, 10).await.is_empty());
+            assert!(scene.row("g").await.is_none());
+        }
+        scene.end().await;
+    }
 }

@@ -34,7 +34,7 @@ async fn before_the_turns(scene: &Scene, conn: &mut PgConnection, meter: &mut Me
     meter.check(conn, "adopt", [600 + 300 * 12, 300 * 40]).await;
     run(conn, "select seriatim.age_priorities('q', clock_timestamp(), 256)").await;
     meter.check(conn, "priority aging", [40 * 8, 40 * 20]).await;
-    let room = number(conn, "select room from seriatim.in_flight_room('q')").await;
+    let room = number(conn, "select in_flight from seriatim.queue_room('q')").await;
     assert!((900..=1000).contains(&room), "{room}");
     meter.check(conn, "room", [150, 200]).await;
     let server = store.server_since(conn).await.unwrap();

@@ -70,6 +70,12 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::AtLimit { .. } => {
             String::from("Wait, or raise the queue's in_flight_limit with configure_queue.")
         }
+        Reason::AtRate { .. } => {
+            String::from("Wait, or raise the queue's rate with configure_queue.")
+        }
+        Reason::Spaced { .. } => {
+            String::from("Wait, or change the queue's group_spacing with configure_queue.")
+        }
         Reason::Ended { status: JobStatus::Cancelled, error: Some(error), .. }
             if error.starts_with(MOVED_TO) =>
         {

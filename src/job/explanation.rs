@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::job::JobStatus;
+use crate::job::rate::Rate;
 
 /// Why a job is where it is; prints as a few sentences, with the [`advice`](Self::advice) at the
 /// end.
@@ -256,6 +257,18 @@ pub enum Reason {
         in_flight: u64,
         /// The limit.
         limit: u64,
+    },
+    /// The rate of its queue allows no start now.
+    AtRate {
+        /// The rate.
+        rate: Rate,
+        /// When it allows one.
+        until: DateTime<Utc>,
+    },
+    /// A job of its group has just started, and its queue spaces the starts of a group.
+    Spaced {
+        /// When the next one may start.
+        until: DateTime<Utc>,
     },
     /// It is due, and waits for its turn: no worker has claimed it yet.
     WaitsForTurn {

@@ -9,6 +9,7 @@ use crate::job::explanation::{
     Unserved,
 };
 use crate::job::job::JobStatus;
+use crate::job::rate::Rate;
 
 /// The answer of the SQL function.
 #[derive(Debug, Clone)]
@@ -35,6 +36,7 @@ pub(crate) struct Facts {
     pub(crate) behind: u64,
     pub(crate) before: u64,
     pub(crate) in_flight: u64,
+    pub(crate) rate: Option<Rate>,
     pub(crate) limit: Option<u64>,
     pub(crate) cancel_requested_at: Option<DateTime<Utc>>,
     pub(crate) unserved: Option<Vec<String>>,
@@ -117,6 +119,8 @@ impl Facts {
             "group_paused" => Reason::GroupPaused { since: since?, why, until },
             "queue_paused" => Reason::QueuePaused { since: since?, why, until },
             "at_limit" => Reason::AtLimit { in_flight: self.in_flight, limit: self.limit? },
+            "at_rate" => Reason::AtRate { rate: self.rate?, until: until? },
+            "spaced" => Reason::Spaced { until: until? },
             "waits_for_turn" => Reason::WaitsForTurn {
                 seconds: seconds.max(0.0),
                 before: BoundedCount::new(self.before),

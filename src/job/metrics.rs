@@ -51,6 +51,9 @@ pub struct QueueMetrics {
     pub paused: bool,
     /// The limit of jobs in flight.
     pub in_flight_limit: Option<u64>,
+    /// How many jobs may start a second, by the queue's rate.
+    #[serde(default)]
+    pub rate_per_second: Option<f64>,
     /// Since when the group, or job without one, that has waited the longest could run, in seconds.
     pub oldest_due_s: Option<f64>,
     /// The age of the oldest unfinished job, in seconds.
@@ -101,7 +104,7 @@ const QUEUES: usize = 200;
 type Of = fn(&QueueMetrics) -> Option<f64>;
 
 /// The gauges with one value for each queue, each with its help.
-const GAUGES: [(&str, &str, Of); 9] = [
+const GAUGES: [(&str, &str, Of); 10] = [
     ("seriatim_collect_capped", "A count of this queue was stopped at 10001.", |of| {
         Some(f64::from(u8::from(of.is_capped())))
     }),
@@ -113,6 +116,9 @@ const GAUGES: [(&str, &str, Of); 9] = [
     }),
     ("seriatim_in_flight_limit", "The limit of jobs in flight.", |of| {
         of.in_flight_limit.map(float)
+    }),
+    ("seriatim_rate_limit", "The starts a second that the queue's rate allows.", |of| {
+        of.rate_per_second
     }),
     ("seriatim_oldest_job_age_seconds", "Age of the oldest unfinished job.", |of| {
         of.oldest_job_s.or(Some(0.0))

@@ -30,6 +30,7 @@ pub(crate) mod overview;
 pub(crate) mod policy;
 pub(crate) mod queue_options;
 pub(crate) mod queue_settings;
+pub(crate) mod rate;
 pub(crate) mod reason;
 pub(crate) mod redact;
 pub(crate) mod retry;

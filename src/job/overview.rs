@@ -8,6 +8,7 @@ use crate::job::counts::PausedQueue;
 use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
 use crate::job::queue_options::AfterHalt;
+use crate::job::rate::Rate;
 
 /// A queue at a glance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,6 +28,8 @@ pub struct QueueOverview {
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
+    /// How many jobs may start in a time, over the whole fleet.
+    pub rate: Option<Rate>,
     /// Where its jobs go that are out of attempts; `None`: they stay.
     pub dead_letter_queue: Option<String>,
     /// The queues whose dead letters wait in it, 5 at most, if no other job of it is due; of the

@@ -10,6 +10,7 @@ use crate::job::json::{optional_seconds, seconds};
 use crate::job::name;
 use crate::job::policy::StoredOutOfAttempts;
 use crate::job::queue_options::OutOfAttempts;
+use crate::job::rate::{Rate, StoredRate};
 use crate::job::retry::{DEFAULT_CAP, MAX_DELAY};
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
@@ -26,6 +27,8 @@ pub struct QueueSettings {
     dedup_scope: Option<DedupScope>,
     dedup_by_content: Option<bool>,
     in_flight_limit: Change<u32>,
+    rate: Change<Rate>,
+    group_spacing: Change<Duration>,
     max_attempts: Change<u32>,
     out_of_attempts: Change<OutOfAttempts>,
     backoff: Change<Duration>,
@@ -76,6 +79,11 @@ pub struct StoredQueueSettings {
     pub dedup_by_content: bool,
     /// The limit of jobs in flight over the whole fleet; `None`: no limit.
     pub in_flight_limit: Option<u32>,
+    /// How many jobs may start in a time, over the whole fleet; `None`: any number.
+    pub rate: Option<Rate>,
+    /// The time from a start of a group to its next one; `None`: no time. In JSON: seconds.
+    #[serde(serialize_with = "optional_seconds")]
+    pub group_spacing: Option<Duration>,
     /// The attempts of jobs that name none; `None`: as each processor says, and 10 for receivers.
     pub max_attempts: Option<u32>,
     /// The policy for a group whose job is out of attempts, unless the group has its own; `None`:
@@ -110,6 +118,8 @@ impl QueueSettings {
             dedup_scope: None,
             dedup_by_content: None,
             in_flight_limit: None,
+            rate: None,
+            group_spacing: None,
             max_attempts: None,
             out_of_attempts: None,
             backoff: None,
@@ -155,6 +165,26 @@ impl QueueSettings {
     /// limit stops no running job.
     pub fn in_flight_limit(mut self, limit: impl Into<Option<u32>>) -> Self {
         self.in_flight_limit = Some(limit.into());
+        self
+    }
+
+    /// Sets how many jobs may start in a time, over the whole fleet, of processors and receivers:
+    /// [`Rate::per_second`]`(10)`. Default: any number.
+    ///
+    /// A job that may not start yet is not claimed: it costs no attempt and no slot. Each start
+    /// counts, also of a retry. A change holds from the next claim on, and begins anew.
+    pub fn rate(mut self, rate: impl Into<Option<Rate>>) -> Self {
+        self.rate = Some(rate.into());
+        self
+    }
+
+    /// Sets the least time from a start of a group's job to the start of its next one: for a
+    /// partner that takes so many calls a second for each account. 1 ms to 100 years, in whole
+    /// milliseconds; default none. Jobs without a group have none.
+    ///
+    /// It holds from the next start of each group on. Other groups are not held up.
+    pub fn group_spacing(mut self, spacing: impl Into<Option<Duration>>) -> Self {
+        self.group_spacing = Some(spacing.into());
         self
     }
 
@@ -224,6 +254,8 @@ impl QueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit,
+            rate,
+            group_spacing,
             max_attempts,
             out_of_attempts,
             backoff,
@@ -257,6 +289,9 @@ impl QueueSettings {
         if let Some((value, range)) = out_of_attempts.flatten().and_then(OutOfAttempts::mistake) {
             return Err(refused("out_of_attempts", value, range));
         }
+        if let Some((setting, value, range)) = rate.flatten().and_then(Rate::mistake) {
+            return Err(refused(setting, value, range));
+        }
         let (zero, shortest) = (Duration::ZERO, Duration::from_millis(1));
         let document = SettingsDocument {
             delay: time("delay", delay, zero, "at most 100 years")?,
@@ -264,6 +299,8 @@ impl QueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit: count("in_flight_limit", in_flight_limit)?,
+            rate: rate.map(StoredRate::from),
+            group_spacing: time("group_spacing", group_spacing, shortest, "1 ms to 100 years")?,
             max_attempts: count("max_attempts", max_attempts)?,
             backoff: time("backoff", backoff, zero, "at most 100 years")?,
             backoff_cap: time("backoff_cap", backoff_cap, zero, "at most 100 years")?,
@@ -289,6 +326,10 @@ pub(crate) struct SettingsDocument {
     dedup_by_content: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight_limit: Change<u32>,
+    #[serde(flatten)]
+    rate: Option<StoredRate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_spacing: Change<Interval>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Change<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,6 +352,8 @@ impl From<SettingsDocument> for StoredQueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit,
+            rate,
+            group_spacing,
             max_attempts,
             backoff,
             backoff_cap,
@@ -325,6 +368,8 @@ impl From<SettingsDocument> for StoredQueueSettings {
             dedup_scope: dedup_scope.unwrap_or_default(),
             dedup_by_content: dedup_by_content.unwrap_or_default(),
             in_flight_limit: in_flight_limit.flatten(),
+            rate: rate.and_then(StoredRate::rate),
+            group_spacing: time(group_spacing),
             max_attempts: max_attempts.flatten(),
             out_of_attempts: then.and_then(StoredOutOfAttempts::policy),
             backoff: time(backoff),

@@ -129,6 +129,16 @@ impl fmt::Display for Reason {
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
+            Self::AtRate { rate, until } => write!(
+                f,
+                "waits until {} because its queue starts {rate} at most",
+                clock_time(until)
+            ),
+            Self::Spaced { until } => write!(
+                f,
+                "waits until {} because its queue spaces the starts of each group",
+                clock_time(until)
+            ),
             Self::WaitsForTurn { seconds, before } => write_turn(f, *seconds, *before),
             Self::NotAdopted { seconds } => {
                 let time = in_words(*seconds);

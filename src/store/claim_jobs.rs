@@ -73,6 +73,8 @@ pub(crate) struct ClaimAnswer {
     pub(crate) found_at: ScanStart,
     /// Whether flags behind that place have not been read.
     pub(crate) unread: Option<Unread>,
+    /// The queue has a limit in flight or a rate; `None`: it did not look.
+    pub(crate) limited: Option<bool>,
 }
 
 /// Why a claim has not read all flags.
@@ -117,6 +119,7 @@ impl Store {
             next: end.next.map(seconds),
             read_for: seconds(end.reading),
             unread: end.unread(),
+            limited: Some(end.limited == Some(true)),
             found_at: ScanStart {
                 groups: end.groups_at,
                 flags: end.flags_at,
@@ -172,6 +175,7 @@ struct ClaimEnd {
     flags_at: Option<DateTime<Utc>>,
     flags_id: Option<i64>,
     late: Option<bool>,
+    limited: Option<bool>,
     ungrouped_at: Option<DateTime<Utc>>,
     claimed_at: DateTime<Utc>,
 }

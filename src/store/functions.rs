@@ -16,6 +16,7 @@ use crate::job::name;
 use crate::job::outcome::{EXHAUSTED, EXPIRED, SNOOZED_OUT};
 use crate::job::queue_options::{QueueOptions, SNOOZE_LIMIT};
 use crate::job::queue_settings::QueueSettings;
+use crate::job::rate::Rate;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
@@ -43,6 +44,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/enqueue.sql"),
     include_str!("../../sql/functions/claimed.sql"),
     include_str!("../../sql/functions/attempt.sql"),
+    include_str!("../../sql/functions/room.sql"),
     include_str!("../../sql/functions/front.sql"),
     include_str!("../../sql/functions/adopt.sql"),
     include_str!("../../sql/functions/tidy_flags.sql"),
@@ -52,7 +54,6 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/defer.sql"),
     include_str!("../../sql/functions/ungrouped.sql"),
     include_str!("../../sql/functions/aging.sql"),
-    include_str!("../../sql/functions/in_flight.sql"),
     include_str!("../../sql/functions/claim.sql"),
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/settle.sql"),
@@ -122,7 +123,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 55] {
+fn constants() -> [(&'static str, String); 56] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -173,6 +174,7 @@ fn constants() -> [(&'static str, String); 55] {
         ("{expired}", quoted(EXPIRED)),
         ("{dedup_window_ms}", QueueSettings::DEDUP_WINDOW.as_millis().to_string()),
         ("{backoff_cap}", seconds(QueueSettings::BACKOFF_CAP)),
+        ("{max_rate}", Rate::MAX_PER_SECOND.to_string()),
         ("{max_delay_ms}", MAX_DELAY.as_millis().to_string()),
         ("{finished_limit}", QueueCounts::FINISHED_LIMIT.to_string()),
         ("{count_limit}", (BoundedCount::LIMIT + 1).to_string()),

@@ -56,6 +56,7 @@ impl Worker {
             state.recheck.record_claim(now, burst);
             state.last_job = Some(now);
         }
+        state.limited = claimed.limited.unwrap_or(state.limited);
         self.prepare_next_claim(state, claimed.more, brought > 0);
         match (claimed.more, brought) {
             (true, 1..) if self.free(state) > 0 && state.prefetch.is_empty() => {
@@ -172,7 +173,8 @@ impl Worker {
         let limit = self.queue.options.concurrency;
         // Not while free slots have no connection.
         let all = self.leased() || (state.reach >= limit && slots == want);
-        let prefetch = state.busy && all && !self.slots.bounded();
+        // A job that is claimed ahead is in flight, and has been counted as a start.
+        let prefetch = state.busy && all && !self.slots.bounded() && !state.limited;
         let room = state.prefetch.begin_claim();
         let prefetch = if prefetch { room } else { 0 };
         if slots + prefetch == 0 {

@@ -215,6 +215,7 @@ mod tests {
             read_for: Duration::from_millis(ms),
             found_at: ScanStart { groups: at, flags: at, flags_id: 0, ungrouped: at },
             unread: None,
+            limited: None,
         }
     }
 

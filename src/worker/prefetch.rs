@@ -17,7 +17,7 @@
 //! is released at once if no slot is free. Then no job is prefetched until [`SURE`] others have
 //! come. So the death of the process costs a prefetched job one attempt; its last one only in the
 //! milliseconds before its release. A turn waits, and is released, as a whole. A queue with a limit
-//! in flight or with shared slots does not prefetch.
+//! in flight, with a rate or with shared slots does not prefetch.
 //!
 //! Tests: `prefetch::*`, `interleavings::prefetch`.
 

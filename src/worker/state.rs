@@ -43,6 +43,8 @@ pub(crate) struct WorkerState {
     pub(crate) destination: Option<Arc<Destination>>,
     /// True if the last claim left more and took jobs.
     pub(crate) busy: bool,
+    /// True if the queue has a limit in flight or a rate, as far as the last claim saw.
+    pub(crate) limited: bool,
     /// True if the last claim took all that was due: only a wake-up, or an end that did not drain
     /// its group, calls for a claim.
     pub(crate) all_taken: bool,
@@ -72,6 +74,7 @@ impl WorkerState {
             options: None,
             destination: None,
             busy: false,
+            limited: false,
             all_taken: false,
             reach: 1,
             last_job: None,

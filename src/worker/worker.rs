@@ -54,7 +54,11 @@ impl Worker {
     /// Returns whether to claim though no slot is free: a lease needs no connection of its slot. By
     /// transaction a slot takes the next prefetched job, and is free in time for the next claim.
     pub(crate) fn may_prefetch(&self, state: &WorkerState) -> bool {
-        self.leased() && !self.slots.bounded() && state.busy && state.prefetch.runs_low()
+        self.leased()
+            && !self.slots.bounded()
+            && !state.limited
+            && state.busy
+            && state.prefetch.runs_low()
     }
 
     /// Starts prefetched jobs in free slots. By transaction it leaves the slot that is reserved for

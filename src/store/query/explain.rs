@@ -8,6 +8,7 @@ use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{ProcessorInfo, SessionInfo};
 use crate::job::facts::Facts;
 use crate::job::job::JobStatus;
+use crate::job::rate::Rate;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -77,6 +78,7 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         before: count("before")?,
         in_flight: count("in_flight")?,
         limit: row.try_get::<Option<i64>, _>("in_flight_limit")?.map(i64::unsigned_abs),
+        rate: Rate::stored(row.try_get("rate")?, row.try_get("rate_per_ms")?),
         cancel_requested_at: row.try_get("cancel_requested_at")?,
         unserved: row.try_get("unserved")?,
         parked: count("parked")?,

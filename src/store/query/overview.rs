@@ -15,6 +15,7 @@ use crate::job::overview::{
     QueueOverview,
 };
 use crate::job::queue_options::AfterHalt;
+use crate::job::rate::Rate;
 use crate::store::fragments::{FLAG_AT, paused};
 use crate::store::names::Names;
 use crate::store::statement::{Statement, statements};
@@ -114,7 +115,8 @@ fn queues(names: &Names) -> String {
         "select queue, paused_at, paused_s, pause_reason, in_flight_limit, oldest_due,
           queued, delayed, started, parked, failed,
           ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
-          served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since
+          served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since,
+          rate, rate_per_ms
         from {queue_overview}($1)",
     )
 }
@@ -255,6 +257,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         in_flight_limit: row
             .try_get::<Option<i32>, _>(4)?
             .and_then(|limit| u32::try_from(limit).ok()),
+        rate: Rate::stored(row.try_get(24)?, row.try_get(25)?),
         dead_letter_queue: row.try_get(19)?,
         dead_letters_of: row.try_get(20)?,
         oldest_due: row.try_get(5)?,

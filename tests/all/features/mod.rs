@@ -29,6 +29,7 @@ mod prefetch;
 mod priorities;
 mod queue_policy;
 mod queue_settings;
+mod rates;
 mod raw_bytes;
 mod schedules;
 mod snoozes;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seriatim::admin::{DedupScope, QueueSettings};
+use seriatim::admin::{DedupScope, QueueSettings, Rate};
 use seriatim::{Client, ConfigureError, NewJob};
 use sqlx::{Connection, Executor};
 
@@ -108,4 +108,43 @@ async fn an_enqueue_does_not_wait_for_a_change() {
     assert!(job.run_at > job.created_at, "the change is not committed");
     tx.commit().await.unwrap();
     conn.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn rates_that_cannot_be_are_refused_in_rust_and_in_sql() {
+    let database = database().await;
+    let pool = database.pool();
+    let settings = || of("q");
+    for (wrong, says) in [
+        (settings().rate(Rate::per_second(0)), "rate"),
+        (settings().rate(Rate::per_second(5).burst(0)), "rate_burst"),
+        (settings().rate(Rate::new(1, Duration::ZERO)), "rate_per"),
+        (settings().rate(Rate::per_second(100_001)), "at most 100000 starts a second"),
+        (settings().group_spacing(Duration::ZERO), "group_spacing"),
+    ] {
+        let error = Client::default().configure_queue(pool, wrong).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    for (wrong, says) in [
+        (r#"{"rate": 0}"#, "rate is \"0\", it must be a number from 1"),
+        (r#"{"rate": 1, "rate_per": "0 s"}"#, "rate_per is 0 s, it must be from"),
+        (r#"{"rate": 1000000}"#, "at most 100000 starts a second"),
+        (r#"{"rate_per": "1 s"}"#, "rate_per and rate_burst come with rate"),
+        (r#"{"rate": null, "rate_burst": 3}"#, "rate_per and rate_burst come with rate"),
+        (r#"{"group_spacing": "soon"}"#, "group_spacing is \"soon\", it must be an interval"),
+    ] {
+        let call = format!("select seriatim.configure_queue('q', '{wrong}')");
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(call)).execute(pool).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{wrong}: {error}");
+    }
+    // The default burst is the starts of a tenth of a second.
+    for (rate, burst) in [(5, 1), (100, 10), (101, 11)] {
+        Client::default()
+            .configure_queue(pool, settings().rate(Rate::per_second(rate)))
+            .await
+            .unwrap();
+        let stored = Client::default().queue_settings(pool, "q").await.unwrap().rate.unwrap();
+        assert_eq!((stored.starts(), stored.burst_size()), (rate, Some(burst)));
+    }
+    database.remove().await.unwrap();
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use seriatim::admin::DedupScope;
 
-use crate::args::value::{OrDefault, Policy, Span};
+use crate::args::value::{OrDefault, Policy, RateOf, Span};
 
 #[derive(Debug, Args)]
 pub(crate) struct Configure {
@@ -14,6 +14,17 @@ pub(crate) struct Configure {
     /// The most jobs in flight over the whole fleet, or `default`: no limit.
     #[arg(long, value_name = "JOBS")]
     pub(crate) in_flight_limit: Option<OrDefault<u32>>,
+    /// How many jobs may start in a time over the whole fleet, as 10/s, 600/min, 5/15s or 100/h; or
+    /// `default`: any number.
+    #[arg(long, value_name = "JOBS/TIME")]
+    pub(crate) rate: Option<OrDefault<RateOf>>,
+    /// How many of these may start at once. Default: those of a tenth of a second, and at least 1.
+    #[arg(long, value_name = "JOBS", requires = "rate")]
+    pub(crate) rate_burst: Option<u32>,
+    /// The least time from a start of a group's job to the start of its next one, or `default`:
+    /// none.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) group_spacing: Option<OrDefault<Span>>,
     /// The delay of jobs that name no time, as 90s or 5m, or `default`: none.
     #[arg(long, value_name = "DURATION")]
     pub(crate) delay: Option<OrDefault<Span>>,
@@ -55,6 +66,9 @@ impl Configure {
         let Self {
             queue: _,
             in_flight_limit,
+            rate,
+            rate_burst: _,
+            group_spacing,
             delay,
             dedup_window,
             dedup_scope,
@@ -67,6 +81,8 @@ impl Configure {
             strict_visibility,
         } = self;
         in_flight_limit.is_some()
+            || rate.is_some()
+            || group_spacing.is_some()
             || delay.is_some()
             || dedup_window.is_some()
             || dedup_scope.is_some()

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
+use seriatim::admin::Rate;
 use seriatim::{AfterHalt, Missed, OutOfAttempts};
 
 /// A value, or the word `default`.
@@ -39,6 +40,25 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         duration(text).map(Self)
+    }
+}
+
+/// A rate, as an argument: `10/s`, `600/min`, `5/15s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateOf(pub(crate) Rate);
+
+impl FromStr for RateOf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mistake = || format!("{text:?} is no rate: write 10/s, 600/min, 5/15s or 100/h");
+        let (starts, per) = text.split_once('/').ok_or_else(mistake)?;
+        let per = match per {
+            "s" | "ms" | "m" | "min" | "h" | "d" => format!("1{}", per.replace("min", "m")),
+            _ => per.to_owned(),
+        };
+        let starts = starts.trim().parse().map_err(|_| mistake())?;
+        Ok(Self(Rate::new(starts, duration(&per).map_err(|_| mistake())?)))
     }
 }
 
@@ -128,9 +148,10 @@ pub(crate) fn moment(text: &str) -> Result<DateTime<Utc>, String> {
 mod tests {
     use std::time::Duration;
 
+    use seriatim::admin::Rate;
     use seriatim::{AfterHalt, OutOfAttempts};
 
-    use super::{Policy, duration, moment};
+    use super::{Policy, RateOf, duration, moment};
 
     #[test]
     fn a_policy_may_have_a_deadline() {
@@ -140,6 +161,16 @@ mod tests {
         assert_eq!("halt".parse(), Ok(Policy(OutOfAttempts::Halt)));
         for wrong in ["", "stop", "halt:", "halt:1h", "halt:1h:stop", "halt:x:park"] {
             assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_rate_names_jobs_and_a_time() {
+        assert_eq!("10/s".parse(), Ok(RateOf(Rate::per_second(10))));
+        assert_eq!("600/min".parse(), Ok(RateOf(Rate::per_minute(600))));
+        assert_eq!("5/15s".parse(), Ok(RateOf(Rate::new(5, Duration::from_secs(15)))));
+        for wrong in ["", "10", "/s", "10/", "x/s", "10/fortnight", "-1/s"] {
+            assert!(wrong.parse::<RateOf>().unwrap_err().contains("600/min"), "{wrong}");
         }
     }
 

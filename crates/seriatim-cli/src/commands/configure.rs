@@ -42,6 +42,9 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     let Configure {
         queue,
         in_flight_limit,
+        rate,
+        rate_burst,
+        group_spacing,
         delay,
         dedup_window,
         dedup_scope,
@@ -58,6 +61,14 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     let mut changes = false;
     if let Some(limit) = in_flight_limit {
         (settings, changes) = (settings.in_flight_limit(limit.into_option()), true);
+    }
+    if let Some(rate) = rate {
+        let rate = rate.into_option().map(|rate| rate.0);
+        let burst = rate.zip(rate_burst).map(|(rate, burst)| rate.burst(burst));
+        (settings, changes) = (settings.rate(burst.or(rate)), true);
+    }
+    if let Some(spacing) = group_spacing {
+        (settings, changes) = (settings.group_spacing(span(spacing)), true);
     }
     if let Some(delay) = delay {
         (settings, changes) = (settings.delay(span(delay)), true);
@@ -102,10 +113,12 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
 }
 
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 11] {
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 13] {
     let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
     [
         ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
+        ("rate", or(stored.rate.map(|rate| rate.to_string()), "none")),
+        ("group spacing", or(stored.group_spacing.map(in_words), "none")),
         ("delay", or(stored.delay.map(in_words), "none")),
         ("dedup window", in_words(stored.dedup_window)),
         ("dedup scope", stored.dedup_scope.as_str().to_owned()),

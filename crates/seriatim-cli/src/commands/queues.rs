@@ -80,6 +80,9 @@ fn note(queue: &QueueOverview) -> String {
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));
     }
+    if let Some(rate) = queue.rate {
+        notes.push(format!("starts {rate} at most"));
+    }
     if let Some(target) = &queue.dead_letter_queue {
         notes.push(format!("dead letters go to {target:?}"));
     }

@@ -105,6 +105,17 @@ async fn settings_are_shown_and_changed() {
     assert!(shown.out.contains("90 s"), "{}", shown.out);
     cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "many"]).await;
     cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "0"]).await;
+    let rate = ["configure", "orders", "--rate", "600/min", "--rate-burst", "5"];
+    let said = cli.ends(DONE, &[&rate[..], &["--group-spacing", "200ms"]].concat()).await.out;
+    assert!(said.contains("rate 600 a minute, 5 at once, group spacing 200 ms"), "{said}");
+    let queues = cli.ends(DONE, &["queues"]).await.out;
+    assert!(queues.contains("starts 600 a minute at most"), "{queues}");
+    let reset = cli.ends(DONE, &["configure", "orders", "--rate", "default"]).await.out;
+    assert!(reset.contains("rate none, group spacing 200 ms"), "{reset}");
+    for wrong in ["10", "0/s", "many/s", "1000000/s"] {
+        cli.ends(USAGE, &["configure", "orders", "--rate", wrong]).await;
+    }
+    cli.ends(USAGE, &["configure", "orders", "--rate-burst", "5"]).await;
     cli.remove().await;
 }
 

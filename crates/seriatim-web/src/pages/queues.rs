@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
-use seriatim::admin::QueueOverview;
+use seriatim::admin::{QueueOverview, Rate};
 use seriatim::explain::BoundedCount;
 
 use crate::action::{Button, Buttons};
@@ -64,6 +64,7 @@ pub(crate) struct QueueRow {
     /// Since when it has had due work that no living processor or receiver serves.
     pub(crate) unserved: Option<When>,
     pub(crate) limit: Option<u32>,
+    pub(crate) rate: Option<Rate>,
     pub(crate) buttons: Vec<Button>,
 }
 
@@ -109,6 +110,7 @@ impl QueueRow {
             ],
             oldest: queue.oldest_due.map(When::new),
             limit: queue.in_flight_limit,
+            rate: queue.rate,
             buttons: buttons.made(),
         }
     }
