@@ -30,17 +30,20 @@ end $$;
 create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) returns integer
 language plpgsql volatile as $$
 declare
-  lines tid[]; priorities smallint[]; drained tid[]; passed integer;
+  lines tid[]; priorities smallint[]; spaced timestamptz[]; drained tid[]; passed integer;
 begin
-  select array_agg(g.ctid), array_agg(next.priority),
+  select array_agg(g.ctid), array_agg(next.priority), array_agg(g.spaced_until),
       array_agg(g.ctid) filter (where next.id is null and c.ended is not null
         -- The row remembers the start: the group's next job may come before its time.
         and coalesce(g.spaced_until <= clock_timestamp(), true))
-    into lines, priorities, drained
+    into lines, priorities, spaced, drained
   from unnest(tokens, ended) c(claim, ended)
   join lateral (
-    select g.ctid, g.queue, g.group_id, g.head_id, g.spaced_until from {schema}.queue_group g
-    where g.claim = c.claim limit 1) g on true
+    select g.ctid, g.queue, g.group_id, g.head_id, case when g.spaced_until is not null then coalesce(
+        -- Its handler began behind the claim, by as much as the spacing is longer.
+        (select j.last_started_at from {schema}.job j where j.id = g.job_id)
+          + (g.spaced_until - g.started_at), g.spaced_until) end as spaced_until
+    from {schema}.queue_group g where g.claim = c.claim limit 1) g on true
   left join lateral (
     select h.id, h.priority from {schema}.job h
     where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id))
@@ -56,8 +59,10 @@ begin
   end if;
   update {schema}.queue_group g set
     {free_group},
-    ready_at = greatest(clock_timestamp() - {priority_aging} * coalesce(passed.priority, 0), g.spaced_until)
-  from unnest(lines, priorities) passed(line, priority)
+    spaced_until = passed.spaced_until,
+    ready_at = greatest(clock_timestamp() - {priority_aging} * coalesce(passed.priority, 0),
+      passed.spaced_until)
+  from unnest(lines, priorities, spaced) passed(line, priority, spaced_until)
   where g.ctid = passed.line;
   get diagnostics passed = row_count;
   return cardinality(tokens) - passed;
