@@ -36,6 +36,7 @@ pub use crate::client::operator::operator::Operator;
 pub use crate::client::operator::purge::Purged;
 pub use crate::client::operator::redrive::Redriven;
 pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
+pub use crate::job::effect::Effect;
 pub use crate::job::failed_filter::{FailedFilter, FailedJob};
 pub use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};
 pub use crate::job::operation::Operation;

@@ -11,6 +11,7 @@ pub(crate) mod counts;
 #[cfg(feature = "cron")]
 mod cron;
 pub(crate) mod disposition;
+pub(crate) mod effect;
 pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod facts;

@@ -10,7 +10,7 @@ use crate::job::explanation::{
     Unserved,
 };
 use crate::job::job::JobStatus;
-use crate::job::words::counted;
+use crate::job::words::{clock_time, counted};
 
 impl fmt::Display for JobExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -370,10 +370,6 @@ fn in_words(seconds: f64) -> String {
     } else {
         format!("{:.1} h", seconds / 3600.0)
     }
-}
-
-fn clock_time(time: &DateTime<Utc>) -> String {
-    time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 fn by_processor(processor: Option<&ProcessorInfo>) -> String {

@@ -197,25 +197,18 @@ async function send(body, more) {
   return said;
 }
 
-// A change of many jobs comes in parts, each of which says where the next one begins.
+// A change of many jobs comes in parts. Each answer has the sum so far, and where the next begins.
 async function sendAll(action, reason) {
-  const sum = { jobs: 0, overtaken: 0, back: 0 };
-  for (let more = { reason }, parts = 1; ; parts += 1) {
+  for (let more = { reason }; ; ) {
     const said = await send(action.body, more);
-    sum.jobs += said.jobs ?? 0;
-    sum.overtaken += said.overtaken ?? 0;
-    sum.back += said.moved_back ?? 0;
-    if (said.next === undefined) {
-      if (parts > 1) {
-        const later = sum.overtaken ? `; up to ${sum.overtaken} later jobs have already begun` : "";
-        const back = sum.back
-          ? ` ${sum.back} went from a dead-letter queue back to the queue in which they failed, in order.` : "";
-        said.message = `${sum.jobs} jobs in all${later}.${back}`;
-      }
-      return said;
-    }
-    byId("ask-preview").textContent = `${sum.jobs} jobs so far.`;
-    more = { reason, matching: { ...action.body.matching, after: said.next } };
+    if (said.next === undefined) return said;
+    byId("ask-preview").textContent = said.message;
+    const { jobs = 0, overtaken = 0, moved_back = 0 } = said;
+    more = {
+      reason,
+      matching: { ...action.body.matching, after: said.next },
+      so_far: { jobs, overtaken, moved_back },
+    };
   }
 }
 

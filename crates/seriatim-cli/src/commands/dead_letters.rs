@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
-use seriatim::admin::{FailedFilter, FailedJob, Redriven};
+use seriatim::admin::{self, FailedFilter, FailedJob, Redriven};
 use sqlx::PgConnection;
 
 use crate::args::DeadLetters;
@@ -13,7 +13,7 @@ use crate::change::Effect;
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, program, shell};
+use crate::output::text::{clock, program, shell};
 use crate::session::Session;
 
 /// Lists dead letters of a queue.
@@ -67,7 +67,7 @@ pub(crate) async fn discard(session: &Session, letters: &DeadLetters) -> Result<
         if jobs == 0 {
             return Err(nothing(session, letters).await?);
         }
-        let sentence = given_up(&format!("of queue {queue:?} "), jobs);
+        let sentence = format!("queue {queue:?}: {}", admin::Effect::Discarded { jobs });
         let data = json!({"action": "discard", "queue": queue, "jobs": jobs});
         Ok(Effect::new(sentence, jobs, data))
     };
@@ -144,7 +144,7 @@ pub(crate) async fn discard_jobs(session: &Session, ids: &[i64]) -> Result<(), F
         if jobs == 0 {
             return Err(none_is_free());
         }
-        let mut sentence = given_up("", jobs);
+        let mut sentence = admin::Effect::Discarded { jobs }.to_string();
         sentence.push_str(&others_stay(ids, jobs));
         let data = json!({"action": "discard", "ids": ids, "jobs": jobs});
         Ok(Effect::new(sentence, jobs, data))
@@ -172,15 +172,6 @@ fn others_stay(ids: &[i64], done: u64) -> String {
         more => format!(
             "; {more} jobs stay: no dead letters, locked, or with others parked behind them"
         ),
-    }
-}
-
-/// Returns what a discard does, in a sentence. `of`: of which queue, and a blank.
-fn given_up(of: &str, jobs: u64) -> String {
-    let letters = count(jobs, "dead letter");
-    match jobs {
-        1 => format!("{letters} {of}is given up: it ends as cancelled, and a halt by it ends"),
-        _ => format!("{letters} {of}are given up: they end as cancelled, and halts by them end"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::iter;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::{Cancelled, Moved, Operation};
+use seriatim::admin::{self, Cancelled, Moved, Operation};
 use seriatim::explain::JobExplanation;
 use seriatim::{ControlError, Job};
 use sqlx::PgConnection;
@@ -168,8 +168,8 @@ async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         let cancelled = session.operator.cancel(conn, id).await?;
         let state = if cancelled == Cancelled::Requested { "requested" } else { "cancelled" };
-        let word = format!("is {cancelled}");
-        Ok((word, json!({"action": "cancel", "job": id, "state": state})))
+        let sentence = format!("job {id} is {cancelled}");
+        Ok((sentence, json!({"action": "cancel", "job": id, "state": state})))
     };
     each(session, ids, act).await
 }
@@ -181,12 +181,12 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
             Some(_) => in_commands(&format!(" (redrive {id})"), None, None),
             None => String::new(),
         };
-        let word = format!("is {retried}{next}");
+        let sentence = format!("job {id} is {retried}{next}");
         let data = json!({
             "action": "retry", "job": id, "overtaken": retried.overtaken,
             "dead_letter_of": retried.dead_letter_of,
         });
-        Ok((word, data))
+        Ok((sentence, data))
     };
     each(session, ids, act).await
 }
@@ -194,9 +194,8 @@ async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.operator.skip(conn, id).await?;
-        let word = "is given up, and its group goes on; it stays a dead letter, which redrive would \
-                    queue again (discard ends it for good)";
-        Ok((word.to_owned(), json!({"action": "skip", "job": id})))
+        let skipped = admin::Effect::Skipped { job: id };
+        Ok((skipped.to_string(), json!({"action": "skip", "job": id})))
     };
     each(session, ids, act).await
 }
@@ -223,7 +222,7 @@ async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
             continue;
         }
         tx.commit().await?;
-        let sentence = format!("the run of job {id} ends, and its attempt counts");
+        let sentence = admin::Effect::Aborted { job: *id }.to_string();
         session.tell(&Effect::new(sentence, 1, json!({"action": "abort", "job": id})))?;
     }
     let done = ids.ids.len() - refused.len();
@@ -233,8 +232,8 @@ async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
 async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection, id| {
         session.operator.run_now(conn, id).await?;
-        let word = String::from("is due now, and runs at its turn");
-        Ok((word, json!({"action": "run_now", "job": id})))
+        let due = admin::Effect::DueNow { job: id };
+        Ok((due.to_string(), json!({"action": "run_now", "job": id})))
     };
     each(session, ids, act).await
 }
@@ -300,8 +299,8 @@ async fn each(
 ) -> Result<(), Failure> {
     let [id] = *ids.ids else { return several(session, ids, act).await };
     let one = async |conn: &mut PgConnection| {
-        let (word, data) = act(conn, id).await?;
-        Ok(Effect::new(format!("job {id} {word}"), 1, data))
+        let (sentence, data) = act(conn, id).await?;
+        Ok(Effect::new(sentence, 1, data))
     };
     session.change(one).await
 }
@@ -318,8 +317,8 @@ async fn several(
         let (mut sentences, mut data) = (Vec::new(), Vec::new());
         for id in &ids.ids {
             match act(conn, *id).await {
-                Ok((word, record)) => {
-                    sentences.push(format!("job {id} {word}"));
+                Ok((sentence, record)) => {
+                    sentences.push(sentence);
                     data.push(record);
                 }
                 Err(error @ ControlError::Database(_)) => return Err(error.into()),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::{MoveTask, MoveTaskStatus, NewMoveTask};
+use seriatim::admin::{self, MoveTask, MoveTaskStatus, NewMoveTask};
 use sqlx::PgConnection;
 use tokio::time::sleep;
 
@@ -137,7 +137,7 @@ async fn cancel(session: &Session, task: i64) -> Result<(), Failure> {
         let moved = session.operator.cancel_move_task(conn, task).await?;
         let moved = moved
             .ok_or_else(|| Failure::NothingMatched(format!("no move task {task} is running")))?;
-        let sentence = format!("task {task} ends; {} moved, and stay so", count(moved, "job"));
+        let sentence = admin::Effect::MoveTaskCancelled { task, moved }.to_string();
         let data = json!({"action": "cancel_move_task", "task": task, "moved": moved});
         Ok(Effect::new(sentence, 1, data))
     };

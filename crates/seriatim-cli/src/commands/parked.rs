@@ -1,7 +1,7 @@
 //! `seriatim parked`: jobs that stepped aside with one that failed.
 
 use serde_json::json;
-use seriatim::ControlError;
+use seriatim::{ControlError, admin};
 use sqlx::PgConnection;
 
 use crate::args::{GroupArgs, Parked, ParkedUnits};
@@ -58,11 +58,8 @@ pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Fai
             }
             parked => parked?,
         };
-        let sentence = format!(
-            "group {group:?} of queue {queue:?} is parked behind job {job}, a dead letter from now \
-             on: {} in all",
-            count(depth, "unfinished job")
-        );
+        let parked = admin::Effect::Parked { queue, group, job };
+        let sentence = format!("{parked} ({} in all)", count(depth, "unfinished job"));
         let data = json!({"action": "park", "queue": queue, "group": group, "job": job});
         Ok(Effect::new(sentence, depth, data))
     };
@@ -94,8 +91,7 @@ async fn discard(session: &Session, units: &ParkedUnits) -> Result<(), Failure> 
         let jobs: Result<u64, ControlError> =
             session.operator.discard_parked(conn, queue, group, *job).await;
         let jobs = jobs?;
-        let sentence =
-            format!("{} of group {group:?} of queue {queue:?} given up", count(jobs, "parked job"));
+        let sentence = admin::Effect::ParkedDiscarded { queue, group, jobs }.to_string();
         let data = json!({"action": "discard", "queue": queue, "group": group, "jobs": jobs});
         Ok(Effect::new(sentence, jobs, data))
     };

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use seriatim::admin;
 use sqlx::PgConnection;
 
 use crate::args::{GroupArgs, Pause, Subject};
 use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::text::{clock, program, shell};
+use crate::output::text::{program, shell};
 use crate::session::Session;
 
 /// How many queues a list has at most.
@@ -34,11 +35,8 @@ pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failur
             (None, Some(until)) => operator.pause_queue_until(conn, queue, until).await?,
             (None, None) => operator.pause_queue(conn, queue).await?,
         }
-        let resumption = until.map(|until| format!("; it resumes by itself at {}", clock(until)));
-        let mut sentence = format!(
-            "{subject} is paused: jobs that run go on, and no other begins{}",
-            resumption.unwrap_or_default()
-        );
+        let (queue, group) = (&**queue, group.as_deref());
+        let mut sentence = admin::Effect::Paused { queue, group, until }.to_string();
         if let Some(doubt) = &doubt {
             sentence = format!("{sentence}; {doubt}");
         }
@@ -84,7 +82,8 @@ pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), F
             Some(group) => operator.unpause_group(conn, queue, group).await?,
             None => operator.unpause_queue(conn, queue).await?,
         }
-        Ok(effect(format!("{subject} goes on"), subject, "resume"))
+        let resumed = admin::Effect::Resumed { queue, group: group.as_deref() };
+        Ok(effect(&resumed, subject, "resume"))
     };
     match (session.change(act).await, group) {
         (Err(failure @ Failure::NothingMatched(_)), Some(group)) => {
@@ -112,14 +111,13 @@ pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), F
     let subject = Subject { queue: queue.clone(), group: Some(group.clone()) };
     let act = async |conn: &mut PgConnection| {
         session.operator.unhalt_group(conn, queue, group).await?;
-        let sentence = format!("{subject} goes on behind the job that failed");
-        Ok(effect(sentence, &subject, "unhalt"))
+        Ok(effect(&admin::Effect::Unhalted { queue, group }, &subject, "unhalt"))
     };
     session.change(act).await
 }
 
-fn effect(sentence: String, subject: &Subject, action: &str) -> Effect {
+fn effect(effect: &admin::Effect<'_>, subject: &Subject, action: &str) -> Effect {
     let Subject { queue, group } = subject;
     let data = json!({"action": action, "queue": queue, "group": group});
-    Effect::new(sentence, 0, data)
+    Effect::new(effect.to_string(), 0, data)
 }

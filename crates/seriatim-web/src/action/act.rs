@@ -47,11 +47,11 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         }
         Action::RedriveJobs { jobs } => dead_letters::named(change, Verb::Redrive, jobs).await,
         Action::DiscardJobs { jobs } => dead_letters::named(change, Verb::Discard, jobs).await,
-        Action::RedriveMatching { matching } => {
-            dead_letters::matching(change, Verb::Redrive, matching).await
+        Action::RedriveMatching { matching, so_far } => {
+            dead_letters::matching(change, Verb::Redrive, matching, *so_far).await
         }
-        Action::DiscardMatching { matching } => {
-            dead_letters::matching(change, Verb::Discard, matching).await
+        Action::DiscardMatching { matching, so_far } => {
+            dead_letters::matching(change, Verb::Discard, matching, *so_far).await
         }
         Action::StartMoveTask(task) => move_task::start(change, task).await,
         Action::CancelMoveTask { queue, task } => move_task::cancel(change, queue, *task).await,

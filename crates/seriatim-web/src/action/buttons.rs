@@ -3,6 +3,7 @@
 use seriatim::JobStatus;
 use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus};
 
+use crate::action::dead_letters::SoFar;
 use crate::action::{Action, StartMoveTask};
 use crate::app::App;
 use crate::config::Access;
@@ -246,8 +247,8 @@ impl<'a> Buttons<'a> {
         let matching = || filter.clone();
         self.add(&Action::RedriveJobs { jobs: Vec::new() });
         self.add(&Action::DiscardJobs { jobs: Vec::new() });
-        self.add(&Action::RedriveMatching { matching: matching() });
-        self.add(&Action::DiscardMatching { matching: matching() });
+        self.add(&Action::RedriveMatching { matching: matching(), so_far: SoFar::default() });
+        self.add(&Action::DiscardMatching { matching: matching(), so_far: SoFar::default() });
         self
     }
 

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use seriatim::admin::Redriven;
+use serde::{Deserialize, Serialize};
+use seriatim::admin::{self, Redriven};
 use sqlx::PgConnection;
 
 use crate::action::change::Change;
-use crate::action::effect::{Effect, count};
+use crate::action::effect::Effect;
 use crate::data::{LetterFilter, letters};
 use crate::error::WebError;
 
@@ -38,6 +39,16 @@ pub(crate) async fn redrive(
     change.end(tx, Effect::redriven(message, redriven)).await
 }
 
+/// The dead letters that earlier requests of the same change have done. Each answer has the sum, and
+/// the next request brings it back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SoFar {
+    pub(crate) jobs: u64,
+    pub(crate) overtaken: u64,
+    pub(crate) moved_back: u64,
+}
+
 /// The dead letters done so far, chunk by chunk.
 struct Tally {
     verb: Verb,
@@ -47,8 +58,20 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(verb: Verb) -> Self {
-        Self { verb, redriven: Redriven::default(), discarded: 0, chunks: 0 }
+    fn new(verb: Verb, so_far: SoFar) -> Self {
+        let SoFar { jobs, overtaken, moved_back } = so_far;
+        let mut tally = Self { verb, redriven: Redriven::default(), discarded: 0, chunks: 0 };
+        match verb {
+            Verb::Redrive => {
+                tally.redriven.jobs = jobs;
+                tally.redriven.overtaken = overtaken;
+                tally.redriven.moved_back = moved_back;
+            }
+            Verb::Discard => tally.discarded = jobs,
+        }
+        // Their groups may be those of this request.
+        tally.chunks = u32::from(jobs > 0);
+        tally
     }
 
     async fn chunk(
@@ -61,13 +84,15 @@ impl Tally {
         match self.verb {
             Verb::Redrive => {
                 let done = change.operator.redrive_jobs(tx, jobs).await?;
-                self.redriven.jobs += done.jobs;
-                self.redriven.overtaken += done.overtaken;
-                self.redriven.moved_back += done.moved_back;
+                add(&mut self.redriven.jobs, done.jobs);
+                add(&mut self.redriven.overtaken, done.overtaken);
+                add(&mut self.redriven.moved_back, done.moved_back);
                 // Several chunks may have jobs of one group.
                 self.redriven.groups = if self.chunks == 1 { done.groups } else { 0 };
             }
-            Verb::Discard => self.discarded += change.operator.discard_jobs(tx, jobs).await?,
+            Verb::Discard => {
+                add(&mut self.discarded, change.operator.discard_jobs(tx, jobs).await?);
+            }
         }
         Ok(())
     }
@@ -94,16 +119,18 @@ impl Tally {
                 Effect::redriven(message, redriven)
             }
             Verb::Discard => {
-                let message = format!(
-                    "{at_least}{} that failed end as cancelled. Halts by them end, and their groups \
-                     go on. A retry brings one back.",
-                    count(discarded)
-                );
+                let words = admin::Effect::Discarded { jobs: discarded };
+                let message = format!("{at_least}{words}. A retry brings one back.");
                 Effect { jobs: Some(discarded), ..Effect::new(message) }
             }
         };
         Ok(Effect { next, ..effect })
     }
+}
+
+/// Adds to a sum, which a request may have brought.
+fn add(sum: &mut u64, number: u64) {
+    *sum = sum.saturating_add(number);
 }
 
 /// Redrives or discards dead letters by their ids.
@@ -115,7 +142,7 @@ pub(crate) async fn named(
     if !(1..=NAMED).contains(&jobs.len()) {
         return Err(WebError::BadRequest(format!("Name 1 to {NAMED} jobs.")));
     }
-    let mut tally = Tally::new(verb);
+    let mut tally = Tally::new(verb, SoFar::default());
     let mut tx = change.begin().await?;
     tally.chunk(change, &mut tx, jobs).await?;
     let effect = tally.effect(None)?;
@@ -128,9 +155,10 @@ pub(crate) async fn matching(
     change: &Change<'_>,
     verb: Verb,
     filter: &LetterFilter,
+    so_far: SoFar,
 ) -> Result<Effect, WebError> {
     let begin = Instant::now();
-    let mut tally = Tally::new(verb);
+    let mut tally = Tally::new(verb, so_far);
     let mut filter = filter.clone();
     let mut tx = change.begin().await?;
     loop {

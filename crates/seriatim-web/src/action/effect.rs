@@ -1,7 +1,7 @@
 //! The effect of an action, done or previewed, and the request that takes it back.
 
 use serde::Serialize;
-use seriatim::admin::Redriven;
+use seriatim::admin::{self, Redriven};
 
 use crate::action::{Action, Ask};
 
@@ -51,6 +51,11 @@ impl Effect {
         }
     }
 
+    /// Returns an effect that the library words, as a sentence of its own.
+    pub(crate) fn worded(effect: &admin::Effect<'_>) -> Self {
+        Self::new(format!("{}.", sentence(&effect.to_string())))
+    }
+
     /// Returns the effect of a redrive.
     pub(crate) fn redriven(message: String, redriven: Redriven) -> Self {
         Self {
@@ -62,10 +67,9 @@ impl Effect {
     }
 }
 
-/// Returns a number of jobs in words.
-pub(crate) fn count(jobs: u64) -> String {
-    match jobs {
-        1 => String::from("1 job"),
-        jobs => format!("{jobs} jobs"),
-    }
+/// Returns words with a capital at their beginning.
+pub(crate) fn sentence(words: &str) -> String {
+    let mut chars = words.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    first + chars.as_str()
 }

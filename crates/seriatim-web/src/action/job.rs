@@ -1,10 +1,10 @@
 //! Actions about one job.
 
 use seriatim::JobStatus;
-use seriatim::admin::Cancelled;
+use seriatim::admin::{self, Cancelled};
 
 use crate::action::change::Change;
-use crate::action::effect::Effect;
+use crate::action::effect::{Effect, sentence};
 use crate::error::WebError;
 
 pub(crate) async fn cancel(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
@@ -26,15 +26,14 @@ pub(crate) async fn skip(change: &Change<'_>, job: i64) -> Result<Effect, WebErr
     let behind = behind(change, job).await?;
     let mut tx = change.begin().await?;
     change.operator.skip(&mut *tx, job).await?;
-    let message = format!("Job {job} is skipped and stays failed; {behind}.");
-    change.end(tx, Effect::new(message)).await
+    let skipped = sentence(&admin::Effect::Skipped { job }.to_string());
+    change.end(tx, Effect::new(format!("{skipped}; {behind}."))).await
 }
 
 pub(crate) async fn run_now(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
     change.operator.run_now(&mut *tx, job).await?;
-    let message = format!("Job {job} is due now; it runs at its turn.");
-    change.end(tx, Effect::new(message)).await
+    change.end(tx, Effect::worded(&admin::Effect::DueNow { job })).await
 }
 
 /// Ends the run of a job. It ends a session, and a rollback does not undo that: a dry run only
@@ -50,10 +49,7 @@ pub(crate) async fn abort(change: &Change<'_>, job: i64) -> Result<Effect, WebEr
         change.operator.abort(&mut *tx, job).await?;
         tx.commit().await?;
     }
-    Ok(Effect::new(format!(
-        "The run of job {job} is ended, and its handler dropped. The attempt counts: it runs again \
-         if it has one left."
-    )))
+    Ok(Effect::worded(&admin::Effect::Aborted { job }))
 }
 
 /// Returns the jobs behind a job, in words. Read before the action: afterwards the group has moved

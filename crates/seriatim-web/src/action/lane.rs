@@ -1,6 +1,7 @@
 //! Actions about a group, and the pause of a whole queue.
 
 use chrono::{DateTime, Utc};
+use seriatim::admin;
 
 use crate::action::Action;
 use crate::action::change::Change;
@@ -24,19 +25,10 @@ pub(crate) async fn pause(
         (None, None) => operator.pause_queue(&mut *tx, queue).await?,
         (None, Some(until)) => operator.pause_queue_until(&mut *tx, queue, until).await?,
     }
-    let end = until.map_or_else(
-        || String::from("until it is resumed"),
-        |until| until.format("until %F %T UTC, or until it is resumed").to_string(),
-    );
-    let message = match group {
-        Some(group) => format!(
-            "No job of group {group:?} starts {end}. Enqueues go on, and so does a running job."
-        ),
-        None => format!("No job of queue {queue:?} starts, in any process, {end}."),
-    };
     let resume = Action::Resume { queue: queue.to_owned(), group: group.map(str::to_owned) };
     let undo = Some(Undo::new(resume, change.taken_back()));
-    change.end(tx, Effect { undo, ..Effect::new(message) }).await
+    let paused = Effect::worded(&admin::Effect::Paused { queue, group, until });
+    change.end(tx, Effect { undo, ..paused }).await
 }
 
 /// Ends the pause of a queue, or of a group of it.
@@ -47,14 +39,12 @@ pub(crate) async fn resume(
 ) -> Result<Effect, WebError> {
     let undo = pause_again(change, queue, group).await?;
     let mut tx = change.begin().await?;
-    let message = if let Some(group) = group {
-        change.operator.unpause_group(&mut *tx, queue, group).await?;
-        format!("Group {group:?} goes on with its next job.")
-    } else {
-        change.operator.unpause_queue(&mut *tx, queue).await?;
-        format!("Queue {queue:?} goes on.")
-    };
-    change.end(tx, Effect { undo, ..Effect::new(message) }).await
+    match group {
+        Some(group) => change.operator.unpause_group(&mut *tx, queue, group).await?,
+        None => change.operator.unpause_queue(&mut *tx, queue).await?,
+    }
+    let resumed = Effect::worded(&admin::Effect::Resumed { queue, group });
+    change.end(tx, Effect { undo, ..resumed }).await
 }
 
 /// Returns the request for the same pause again. Read before the resume, which removes the reason
@@ -85,9 +75,7 @@ pub(crate) async fn unhalt(
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
     change.operator.unhalt_group(&mut *tx, queue, group).await?;
-    let message =
-        format!("Group {group:?} goes on with its next job; the one that halted it stays failed.");
-    change.end(tx, Effect::new(message)).await
+    change.end(tx, Effect::worded(&admin::Effect::Unhalted { queue, group })).await
 }
 
 pub(crate) async fn park(
@@ -97,9 +85,5 @@ pub(crate) async fn park(
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
     let job = change.operator.park_group(&mut *tx, queue, group).await?;
-    let message = format!(
-        "Job {job} of group {group:?} is failed, and those that wait behind it step aside with it, \
-         until they are redriven or discarded. Later ones run."
-    );
-    change.end(tx, Effect::new(message)).await
+    change.end(tx, Effect::worded(&admin::Effect::Parked { queue, group, job })).await
 }

@@ -15,6 +15,7 @@ mod purge;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::action::dead_letters::SoFar;
 use crate::config::Access;
 use crate::data::LetterFilter;
 
@@ -93,9 +94,14 @@ pub(crate) enum Action {
     /// Redrives dead letters by a filter; with an empty one all.
     RedriveMatching {
         matching: LetterFilter,
+        /// The sums of earlier answers: a change of many jobs comes in parts.
+        #[serde(default)]
+        so_far: SoFar,
     },
     DiscardMatching {
         matching: LetterFilter,
+        #[serde(default)]
+        so_far: SoFar,
     },
     /// Moves what waits in a queue.
     StartMoveTask(StartMoveTask),

@@ -1,12 +1,12 @@
 //! Move tasks: started and cancelled.
 
 use serde::{Deserialize, Serialize};
-use seriatim::admin::{MoveTask, NewMoveTask};
+use seriatim::admin::{self, MoveTask, NewMoveTask};
 use sqlx::PgConnection;
 
 use crate::action::Action;
 use crate::action::change::Change;
-use crate::action::effect::{Effect, Undo, count};
+use crate::action::effect::{Effect, Undo};
 use crate::app::App;
 use crate::data;
 use crate::error::WebError;
@@ -94,11 +94,8 @@ pub(crate) async fn cancel(
     let limit = limit.map(rest);
     let start = StartMoveTask { queue: queue.to_owned(), to, group, limit, per_second };
     let undo = Some(Undo::new(Action::StartMoveTask(start), change.taken_back()));
-    let message = format!(
-        "Move task {task} ends. {} moved and stay where they are; the others stay in queue {queue:?}.",
-        count(moved)
-    );
-    change.end(tx, Effect { jobs: Some(moved), undo, ..Effect::new(message) }).await
+    let cancelled = Effect::worded(&admin::Effect::MoveTaskCancelled { task, moved });
+    change.end(tx, Effect { jobs: Some(moved), undo, ..cancelled }).await
 }
 
 async fn find(

@@ -1,7 +1,9 @@
 //! Parked jobs, redriven or discarded.
 
+use seriatim::admin;
+
 use crate::action::change::Change;
-use crate::action::effect::{Effect, count};
+use crate::action::effect::Effect;
 use crate::error::WebError;
 
 pub(crate) async fn redrive(
@@ -24,9 +26,6 @@ pub(crate) async fn discard(
 ) -> Result<Effect, WebError> {
     let mut tx = change.begin().await?;
     let jobs = change.operator.discard_parked(&mut *tx, queue, group, job).await?;
-    let message = format!(
-        "{} parked in group {group:?} end as cancelled; the failed one stays failed.",
-        count(jobs)
-    );
-    change.end(tx, Effect { jobs: Some(jobs), ..Effect::new(message) }).await
+    let discarded = Effect::worded(&admin::Effect::ParkedDiscarded { queue, group, jobs });
+    change.end(tx, Effect { jobs: Some(jobs), ..discarded }).await
 }

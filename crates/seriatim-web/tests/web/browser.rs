@@ -54,7 +54,7 @@ async fn a_lane_is_opened_paused_and_resumed_by_keys() {
     browser.press("j").await;
     browser.press(ENTER).await;
     browser.see(".timeline").await;
-    for (verb, then) in [("starts until it is resumed", "Resume"), ("goes on", "Pause")] {
+    for (verb, then) in [("no other begins, until it is resumed", "Resume"), ("goes on", "Pause")] {
         browser.press("p").await;
         browser.reads("#ask-preview", verb).await;
         browser.press("their audit").await;
@@ -207,7 +207,7 @@ async fn dead_letters_are_picked_and_redriven_by_keys() {
     // By the mouse: all that the filter has, given up.
     browser.script("document.querySelectorAll('[data-bulk] button')[3].click()").await;
     browser.reads("#ask-about", "All dead letters").await;
-    browser.reads("#ask-preview", "2 jobs that failed end as cancelled").await;
+    browser.reads("#ask-preview", "2 dead letters are given up: they end as cancelled").await;
     browser.press("a typo").await;
     browser.press(ENTER).await;
     browser.reads("main", "No dead letter.").await;
@@ -223,11 +223,11 @@ async fn a_pause_is_taken_back_by_one_key() {
     browser.open(page, "/lane?queue=orders&group=customer-17").await;
     browser.refresh_soon().await;
     browser.press("p").await;
-    browser.reads("#ask-preview", "starts until it is resumed").await;
+    browser.reads("#ask-preview", "no other begins, until it is resumed").await;
     browser.press("their audit").await;
     browser.press(ENTER).await;
     browser.reads("h1", "paused").await;
-    for (preview, paused) in [("goes on with its next job", false), ("until it is resumed", true)] {
+    for (preview, paused) in [("goes on", false), ("until it is resumed", true)] {
         browser.press("u").await;
         // It shows what it does, as any other action, and has a reason already.
         browser.reads("#ask-preview", preview).await;

@@ -156,18 +156,22 @@ async fn a_filter_redrives_and_discards_more_than_a_chunk() {
     let a = json!({"queue": "letters", "name": "a"});
     assert_eq!(ids(page, "queue=letters&limit=500").await.len(), 500);
 
-    // As a program does it: again from `next` on, until there is none.
+    // As a program does it: again from `next` on, with the sums so far, until there is none.
     let all_of = async |action: &str, matching: Value, dry_run: bool| {
-        let (mut after, mut jobs) = (None, 0);
+        let (mut after, mut so_far) = (None, json!({}));
         loop {
             let mut body = json!({"matching": matching, "reason": "mended", "dry_run": dry_run});
+            body["so_far"] = so_far;
             body["matching"]["after"] = json!(after);
             let done = act(page, ANN, action, &body).await;
             assert_eq!(done.status, 200, "{}", done.body);
-            jobs += done.json()["jobs"].as_u64().unwrap();
-            after = done.json()["next"].as_i64();
+            let done = done.json();
+            so_far = json!({"jobs": done["jobs"]});
+            after = done["next"].as_i64();
             if after.is_none() {
-                return jobs;
+                let said = done["message"].as_str().unwrap();
+                assert!(said.contains(&format!("{} ", done["jobs"])), "{said}");
+                return done["jobs"].as_u64().unwrap();
             }
         }
     };
