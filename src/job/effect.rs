@@ -13,22 +13,22 @@ use crate::job::words::{clock_time, counted, counted_are};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect<'a> {
-    /// Of [`Operator::skip`](crate::admin::Operator::skip).
+    /// The effect of [`Operator::skip`](crate::admin::Operator::skip).
     Skipped {
         /// The job.
         job: i64,
     },
-    /// Of [`Operator::run_now`](crate::admin::Operator::run_now).
+    /// The effect of [`Operator::run_now`](crate::admin::Operator::run_now).
     DueNow {
         /// The job.
         job: i64,
     },
-    /// Of [`Operator::abort`](crate::admin::Operator::abort).
+    /// The effect of [`Operator::abort`](crate::admin::Operator::abort).
     Aborted {
         /// The job.
         job: i64,
     },
-    /// Of [`Operator::pause_queue`](crate::admin::Operator::pause_queue) and its like.
+    /// The effect of [`Operator::pause_queue`](crate::admin::Operator::pause_queue) and its like.
     Paused {
         /// The queue.
         queue: &'a str,
@@ -37,21 +37,21 @@ pub enum Effect<'a> {
         /// When it ends by itself.
         until: Option<DateTime<Utc>>,
     },
-    /// Of [`Operator::unpause_queue`](crate::admin::Operator::unpause_queue) and its like.
+    /// The effect of [`Operator::unpause_queue`](crate::admin::Operator::unpause_queue) and its like.
     Resumed {
         /// The queue.
         queue: &'a str,
         /// The group; `None`: the whole queue.
         group: Option<&'a str>,
     },
-    /// Of [`Operator::unhalt_group`](crate::admin::Operator::unhalt_group).
+    /// The effect of [`Operator::unhalt_group`](crate::admin::Operator::unhalt_group).
     Unhalted {
         /// The queue.
         queue: &'a str,
         /// The group.
         group: &'a str,
     },
-    /// Of [`Operator::park_group`](crate::admin::Operator::park_group).
+    /// The effect of [`Operator::park_group`](crate::admin::Operator::park_group).
     Parked {
         /// The queue.
         queue: &'a str,
@@ -60,7 +60,7 @@ pub enum Effect<'a> {
         /// The job behind which it is parked.
         job: i64,
     },
-    /// Of [`Operator::discard_parked`](crate::admin::Operator::discard_parked).
+    /// The effect of [`Operator::discard_parked`](crate::admin::Operator::discard_parked).
     ParkedDiscarded {
         /// The queue.
         queue: &'a str,
@@ -69,12 +69,12 @@ pub enum Effect<'a> {
         /// How many were discarded.
         jobs: u64,
     },
-    /// Of [`Operator::discard_jobs`](crate::admin::Operator::discard_jobs).
+    /// The effect of [`Operator::discard_jobs`](crate::admin::Operator::discard_jobs).
     Discarded {
         /// How many were discarded.
         jobs: u64,
     },
-    /// Of [`Operator::cancel_move_task`](crate::admin::Operator::cancel_move_task).
+    /// The effect of [`Operator::cancel_move_task`](crate::admin::Operator::cancel_move_task).
     MoveTaskCancelled {
         /// The task.
         task: i64,

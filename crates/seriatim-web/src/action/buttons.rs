@@ -3,11 +3,10 @@
 use seriatim::JobStatus;
 use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus};
 
-use crate::action::dead_letters::SoFar;
 use crate::action::{Action, StartMoveTask};
 use crate::app::App;
 use crate::config::Access;
-use crate::data::{JobView, Lane, LetterFilter};
+use crate::data::{JobView, Lane, LetterFilter, SoFar};
 
 /// A button of an action.
 #[derive(Debug)]

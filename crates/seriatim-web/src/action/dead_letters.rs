@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use seriatim::admin::{self, Redriven};
 use sqlx::PgConnection;
 
 use crate::action::change::Change;
 use crate::action::effect::Effect;
-use crate::data::{LetterFilter, letters};
+use crate::data::{LetterFilter, SoFar, letters};
 use crate::error::WebError;
 
 /// Bounds the jobs of one redrive of a queue.
@@ -37,16 +36,6 @@ pub(crate) async fn redrive(
     let redriven = change.operator.redrive(&mut *tx, queue, limit).await?;
     let message = format!("Queue {queue:?}: {redriven}.");
     change.end(tx, Effect::redriven(message, redriven)).await
-}
-
-/// The dead letters that earlier requests of the same change have done. Each answer has the sum, and
-/// the next request brings it back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct SoFar {
-    pub(crate) jobs: u64,
-    pub(crate) overtaken: u64,
-    pub(crate) moved_back: u64,
 }
 
 /// The dead letters done so far, chunk by chunk.

@@ -15,9 +15,8 @@ mod purge;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::action::dead_letters::SoFar;
 use crate::config::Access;
-use crate::data::LetterFilter;
+use crate::data::{LetterFilter, SoFar};
 
 pub(crate) use crate::action::act::act;
 pub(crate) use crate::action::buttons::{Button, Buttons};

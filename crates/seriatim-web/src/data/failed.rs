@@ -131,3 +131,12 @@ pub(crate) async fn letters(
     let next = jobs.last().filter(|_| more).map(|last| last.id);
     Ok(Letters { jobs, next })
 }
+/// The dead letters that earlier requests of the same change have done: each answer has the sums,
+/// and the next request brings them back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SoFar {
+    pub(crate) jobs: u64,
+    pub(crate) overtaken: u64,
+    pub(crate) moved_back: u64,
+}

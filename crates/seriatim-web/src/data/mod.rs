@@ -17,7 +17,7 @@ use seriatim::admin::{
 };
 use seriatim::explain::ProcessorInfo;
 
-pub(crate) use failed::{LetterFilter, Letters, failed, letters};
+pub(crate) use failed::{LetterFilter, Letters, SoFar, failed, letters};
 pub(crate) use find::{Found, find};
 pub(crate) use job::{JobDetail, JobView, job};
 pub(crate) use lane::{Lane, LaneRow, lane, rows};
