@@ -37,7 +37,8 @@ pub enum Effect<'a> {
         /// When it ends by itself.
         until: Option<DateTime<Utc>>,
     },
-    /// The effect of [`Operator::unpause_queue`](crate::admin::Operator::unpause_queue) and its like.
+    /// The effect of [`Operator::unpause_queue`](crate::admin::Operator::unpause_queue), or of a
+    /// group.
     Resumed {
         /// The queue.
         queue: &'a str,
