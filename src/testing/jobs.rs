@@ -19,7 +19,7 @@ use crate::maintenance::schedules::fire_schedules;
 use crate::store::{
     Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, WorkConnection, gave_up_waiting,
 };
-use crate::{Client, Job, JobHandler, QueueOptions};
+use crate::{Client, ControlError, Job, JobHandler, JobStatus, QueueOptions};
 
 /// Time between two polls of a queue that is not idle yet.
 const POLL: Duration = Duration::from_millis(10);
@@ -100,7 +100,10 @@ impl Jobs {
         queue: QueueOptions,
         handler: impl JobHandler,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let ran = self.run_due(queue, handler, 1).await?;
+        let (queue, context) = self.runtime(queue, handler);
+        let ran = self.run_due(&queue, &context, 1).await;
+        context.side.close().await;
+        let ran = ran?;
         match ran.first() {
             Some(id) => self.client.job(&self.pool, *id).await,
             None => Ok(None),
@@ -127,7 +130,35 @@ impl Jobs {
         queue: QueueOptions,
         handler: impl JobHandler,
     ) -> Result<usize, sqlx::Error> {
-        Ok(self.run_due(queue, handler, usize::MAX).await?.len())
+        let (queue, context) = self.runtime(queue, handler);
+        let ran = self.run_due(&queue, &context, usize::MAX).await;
+        context.side.close().await;
+        Ok(ran?.len())
+    }
+
+    /// Runs jobs of the queue as [`drain`](Self::drain) does, and does not wait for delays, retries
+    /// and snoozes: when no job is due, all that wait for their time are made due. Returns the
+    /// number of attempts, when none waits for its time. A job that fails each time is tried as
+    /// often as its policy says, and then its group does what the policy says.
+    ///
+    /// The clock stays: a job that looks at the time sees the time of the test.
+    pub async fn drain_ignoring_delays(
+        &self,
+        queue: QueueOptions,
+        handler: impl JobHandler,
+    ) -> Result<usize, sqlx::Error> {
+        let name = queue.name().to_owned();
+        let (queue, context) = self.runtime(queue, handler);
+        let mut attempts = 0;
+        loop {
+            let ran = self.run_due(&queue, &context, usize::MAX).await?.len();
+            attempts += ran;
+            if !self.make_due(&name).await? {
+                break;
+            }
+        }
+        context.side.close().await;
+        Ok(attempts)
     }
 
     /// Waits until `queue` has no unfinished job and no ready group, for at most `limit`. A
@@ -147,29 +178,54 @@ impl Jobs {
         Ok(())
     }
 
-    async fn run_due(
+    /// Makes the queued jobs due that wait for their time. Returns whether there were any.
+    async fn make_due(&self, queue: &str) -> Result<bool, sqlx::Error> {
+        let operator = self.client.operator("seriatim::testing", None);
+        let now = self.client.store.now(&self.pool).await?;
+        let mut any = false;
+        for job in self.enqueued(queue).await? {
+            if job.status == JobStatus::Queued && job.run_at > now {
+                match operator.run_now(&self.pool, job.id).await {
+                    Ok(()) => any = true,
+                    Err(ControlError::Database(error)) => return Err(error),
+                    // Another session has it, or it has ended.
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Returns a queue that runs in this task, one job at a time and in its transaction, whatever
+    /// its options: no heartbeat extends a lease here.
+    fn runtime(
         &self,
         queue: QueueOptions,
         handler: impl JobHandler,
-        most: usize,
-    ) -> Result<Vec<i64>, sqlx::Error> {
+    ) -> (Arc<QueueRuntime>, Arc<Context>) {
         let store = Arc::clone(&self.client.store);
         let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue.clone(), None));
-        // One job at a time, in its transaction, whatever the queue's options: no heartbeat extends
-        // a lease here.
         let queue = queue.hold(Hold::Transaction).time_slice(Duration::ZERO);
         let (settler, _) = mpsc::channel(1);
         let hooks = AttemptHooks::default();
         let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler, hooks));
+        (queue, context)
+    }
+
+    async fn run_due(
+        &self,
+        queue: &Arc<QueueRuntime>,
+        context: &Arc<Context>,
+        most: usize,
+    ) -> Result<Vec<i64>, sqlx::Error> {
         let mut ran = Vec::new();
         while ran.len() < most
-            && let Some((claim, known)) = self.claim_one(&queue).await?
+            && let Some((claim, known)) = self.claim_one(queue).await?
         {
             ran.push(claim.job);
-            let run = ClaimedTurn::new(Arc::clone(&context), Arc::clone(&queue), claim);
+            let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), claim);
             run.into_end(known, self.pool.acquire().await?.into()).await;
         }
-        context.side.close().await;
         Ok(ran)
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::{Jobs, WaitError};
-use seriatim::{JobError, JobStatus};
+use seriatim::{JobError, JobStatus, NewJob, RetryPolicy};
 
-use crate::support::{database, enqueue, handler, queue, serve};
+use crate::support::{database, enqueue, handler, operator, queue, serve};
 
 #[tokio::test]
 async fn jobs_are_listed_run_one_by_one_and_drained() {
@@ -41,6 +41,32 @@ async fn a_drain_leaves_what_waits_for_a_retry_and_what_is_behind_it() {
         matches!(&waited, Err(WaitError::NotIdle { counts, .. }) if counts.delayed == 1 && counts.queued == 1),
         "{waited:?}"
     );
+}
+
+#[tokio::test]
+async fn a_drain_may_ignore_delays_retries_and_snoozes() {
+    let database = database().await;
+    let (jobs, pool) = (Jobs::new(database.pool()), database.pool());
+    let hour = Duration::from_hours(1);
+    for data in [json!("fails"), json!("behind"), json!("snoozes")] {
+        seriatim::enqueue(pool, NewJob::new("q", &data).group("g").delay(hour)).await.unwrap();
+    }
+    let run = handler(async |job, data| match data.as_str() {
+        Some("fails") => Err(JobError::retry_after("no", Duration::from_hours(1))),
+        Some("snoozes") if job.snoozes() < 3 => Err(JobError::snooze(Duration::from_hours(1))),
+        _ => Ok(data),
+    });
+    let options = queue("q").retry(RetryPolicy::new(4));
+    assert_eq!(jobs.drain_ignoring_delays(options, run).await.unwrap(), 4 + 1 + 4);
+    let done = jobs.enqueued("q").await.unwrap();
+    let ended: Vec<_> = done.iter().map(|job| (job.status, job.attempts, job.snoozes)).collect();
+    let (failed, succeeded) = (JobStatus::Failed, JobStatus::Succeeded);
+    assert_eq!(ended, [(failed, 4, 0), (succeeded, 1, 0), (succeeded, 4, 3)]);
+    // Nothing that a paused group has waits for its time.
+    operator().pause_group(pool, "q", "g").await.unwrap();
+    enqueue(pool, "q", "g", 1).await;
+    let run = handler(async |_, data| Ok(data));
+    assert_eq!(jobs.drain_ignoring_delays(queue("q"), run).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
