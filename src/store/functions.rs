@@ -350,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn a_function_with_a_search_path_names_no_schema() {
+        for file in FILES {
+            for function in split(file) {
+                let (head, body) = function.split_once("$$").unwrap();
+                let name = head.lines().next().unwrap();
+                let both = head.contains("search_path") && body.contains("{schema}.");
+                assert!(!both, "{name}: the schema is in its search_path");
+            }
+        }
+    }
+
+    #[test]
     fn a_line_of_sql_has_at_most_110_columns() {
         for folder in ["sql/functions", "sql/views"] {
             let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
