@@ -57,6 +57,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const MAINTENANCE: Duration = Duration::from_secs(30);
 /// How often running tasks move messages.
 const MOVES: Duration = Duration::from_secs(1);
+/// How often schedules are looked for that are due.
+const SCHEDULES: Duration = Duration::from_secs(1);
 /// Time between two looks for queues to tidy.
 const TIDIES: Duration = Duration::from_secs(1);
 /// How long messages are kept that were deleted or purged.
@@ -116,6 +118,7 @@ pub async fn serve(
         () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
         () = move_messages(&service) => {}
+        () = fire_schedules(&service) => {}
         () = tidy_queues(&service) => {}
         () = end => {}
     }
@@ -184,6 +187,20 @@ async fn move_messages(service: &Service) {
         sleep(MOVES).await;
         if let Err(error) = service.database.run_move_tasks().await {
             tracing::warn!(%error, "the tasks that move messages failed");
+        }
+    }
+}
+
+/// Fires the schedules that are due. Other servers and processors do so too: each due time makes one
+/// message. Never returns.
+async fn fire_schedules(service: &Service) {
+    let database = &service.database;
+    loop {
+        sleep(SCHEDULES).await;
+        if let Err(error) = database.client.fire_schedules(database.pool()).await {
+            tracing::warn!(%error, "schedules could not be fired");
+            // It may go on for long, as when the server's role has no right to it.
+            sleep(MAINTENANCE).await;
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::{Client, NewJob, Schedule};
 use seriatim_sqs::{Access, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -31,6 +32,22 @@ async fn until_received(sqs: &Sqs, url: &str, waits: usize) -> Vec<TcpStream> {
         streams.push(stream);
     }
     streams
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_is_due_ends_a_wait() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    let nightly = Schedule::once_at("nightly", chrono::Utc::now() + Duration::from_secs(1));
+    let nightly = nightly.job(NewJob::new("q.fifo", &"every night").group("reports"));
+    let operator = Client::default().operator("test", None);
+    operator
+        .set_schedule(&mut sqs.database.pool().acquire().await.unwrap(), nightly)
+        .await
+        .unwrap();
+    let received = sqs.receive_with(&url, wait()).await;
+    assert_eq!(bodies(&received), ["\"every night\""]);
+    sqs.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
