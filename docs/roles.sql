@@ -49,13 +49,13 @@ grant execute on function
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 
--- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack and extend; maintenance; and requests about
+-- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack, extend, progress and checkpoint; maintenance; and requests about
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
-grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task to seriatim_worker;
+grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task, seriatim.job_progress to seriatim_worker;
 -- Schedules: a processor stores its own, and fires all.
 grant select, insert, update on seriatim.schedule to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
@@ -75,6 +75,8 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
+-- How far jobs are, as their handlers say. Not their checkpoints: these are data, as what jobs carry is.
+grant select (job_id, percent, message, reported_at, checkpoint_at) on seriatim.job_progress to seriatim_observer;
 grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,
   last_job, paused_at, paused_by, pause_reason) on seriatim.schedule to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),

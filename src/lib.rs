@@ -330,10 +330,13 @@ pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
 pub use error::{BuildError, ControlError, MigrateError, StartError};
 pub use job::bytes::Bytes;
-pub use job::error::{BuildMistake, ConfigureError, EnqueueError, NameError, ScheduleError};
+pub use job::error::{
+    BuildMistake, ConfigureError, EnqueueError, NameError, ProgressError, ScheduleError,
+};
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
 pub use job::new_job::NewJob;
+pub use job::progress::Progress;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::retry::RetryPolicy;
 pub use job::schedule::{Missed, Overlap, Schedule};

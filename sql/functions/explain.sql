@@ -258,6 +258,14 @@ begin
         then facts.job end)
     ) told(reason, since, until, detail, by_job)
   where told.reason = waits_on;
+  if waits_on in ('running', 'claimed') then
+    -- What an attempt before this one has reported does not tell where this one is.
+    select p.percent, p.message, p.reported_at
+      into answer.progress_percent, answer.progress_message, answer.progress_at
+    from job_progress p
+    where p.job_id = case when answer.reason = 'behind' then facts.head else coalesce(facts.job, facts.head)
+      end and p.reported_at >= begun;
+  end if;
   if answer.reason = 'dead_letter' and facts.job is not null then
     answer.since := facts.job_run_at;
     answer.detail := facts.dead_letter_of;

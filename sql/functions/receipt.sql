@@ -16,8 +16,9 @@ begin
   token := split_part(receipt, '.', 2);
 end $$;
 
--- Settles receipts: what acks, extends, nacks, snoozes and releases have in common. `verb` is ack,
--- extend, nack, snooze (up to `most` times) or release. Returns what each receipt came to: done,
+-- Settles receipts: what acks, extends, nacks, snoozes, releases and reports have in common. `verb`
+-- is ack, extend, nack, snooze (up to `most` times), release, progress or checkpoint. `results` has
+-- what acks and reports bring along. Returns what each receipt came to: done,
 -- stale, or busy (another transaction has had its rows for half a second).
 --
 -- If a row is locked, all that this call has locked and written is rolled back before it waits:
@@ -35,6 +36,8 @@ begin
       states := case verb
         when 'ack' then ack_receipts(of_jobs, tokens, results, until)
         when 'extend' then extend_receipts(of_jobs, tokens, wait, until)
+        when 'progress' then report_receipts(of_jobs, tokens, results, until)
+        when 'checkpoint' then report_receipts(of_jobs, tokens, results, until)
         else nack_receipts(of_jobs, tokens, verb, wait, message, most, until) end;
       return states;
     exception when lock_not_available or sqlstate 'SQ000' then

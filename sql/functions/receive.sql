@@ -209,7 +209,10 @@ begin
       -- As ActiveJob::key.
       j.id || '-' || (extract(epoch from j.created_at) * 1000000)::bigint, j.headers, j.attributes,
       j.dedup_id,
-      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, g.started_at, j.last_started_at), j.moved_from
+      coalesce((j.history -> 0 ->> 'started_at')::timestamptz, g.started_at, j.last_started_at), j.moved_from,
+      -- A first attempt has none: jobs that keep none pay nothing.
+      case when j.attempts + (g.started_at is not null)::integer > 1
+        then (select p.checkpoint from job_progress p where p.job_id = j.id limit 1) end
     from unnest(jobs, tokens) with ordinality r(id, token, place)
     join job j on j.id = any (array[r.id])
     left join queue_group g

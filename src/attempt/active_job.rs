@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
@@ -17,11 +19,15 @@ use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
-use crate::job::error::EnqueueError;
+use crate::attempt::reports::{Reporter, Reports};
+use crate::job::error::{EnqueueError, ProgressError};
 use crate::job::headers::{self, Headers};
 use crate::job::job::{Enqueued, FailureKind};
+use crate::job::job_error::storable_text;
 use crate::job::new_job::NewJob;
 use crate::job::outcome::RunResult;
+use crate::job::progress::{MAX_PERCENT, MESSAGE_LIMIT, checkpoint_json};
+use crate::job::redact::json_error;
 use crate::job::retry::MAX_DELAY;
 use crate::job::waits::Waits;
 use crate::liveness::context::Context;
@@ -59,6 +65,10 @@ pub struct ActiveJob {
     pub(crate) guard: HoldGuard,
     pub(crate) savepoint: Savepoint,
     pub(crate) cancelled: CancellationToken,
+    /// Its claim, for its reports.
+    pub(crate) reporter: Reporter,
+    /// `None` until the handler first reports, or asks for its last checkpoint.
+    pub(crate) reports: Option<Reports>,
     /// The slot under a lease: free again when the settler has the job.
     pub(crate) slot: Option<SlotGuard>,
 }
@@ -252,6 +262,102 @@ impl ActiveJob {
     /// ```
     pub fn again_after(&mut self, delay: Duration) {
         self.again = Some(delay.min(MAX_DELAY));
+    }
+
+    /// Says how far the job is: `percent` of the work is done (0 to 100), and a message, which is cut
+    /// to 400 characters. Pages, lists and explanations show it while the job has not succeeded, as
+    /// in "40 %, page 4 of 10". The last call counts.
+    ///
+    /// It is only noted here, and written beside the handler, at most once a second. It is best
+    /// effort: a database that is away fails no job. It is not part of [`tx`](Self::tx): it is seen
+    /// at once, and it stays if the attempt fails. A success deletes it.
+    ///
+    /// # Errors
+    /// [`ProgressError::OutOfRange`] above 100.
+    ///
+    /// ```
+    /// # use seriatim::{ActiveJob, JobError};
+    /// async fn copy_pages(job: &mut ActiveJob) -> Result<(), JobError> {
+    ///     for page in 0..10 {
+    ///         job.progress(page * 10, &format!("page {} of 10", page + 1))?;
+    ///         // … copy it …
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn progress(&mut self, percent: u8, message: &str) -> Result<(), ProgressError> {
+        if percent > MAX_PERCENT {
+            return Err(ProgressError::OutOfRange { percent });
+        }
+        let message = storable_text(message).chars().take(MESSAGE_LIMIT).collect();
+        self.reports().progress(percent, message);
+        Ok(())
+    }
+
+    /// Keeps a checkpoint for the next attempt, in place of the one before: as JSON of up to 64 KiB.
+    /// [`last_checkpoint`](Self::last_checkpoint) returns it. It is kept over failed attempts, lost
+    /// workers, snoozes, and a retry or a redrive by hand, until the job succeeds or is deleted.
+    ///
+    /// It is not part of the job's transaction, and so **the one write that a failed attempt
+    /// leaves**. What the handler wrote through [`tx`](Self::tx) is rolled back then: a checkpoint
+    /// that says it was done would skip it. Keep checkpoints of work that stays: calls to other
+    /// services, or commits of a connection of your own. For steps that commit with the job take
+    /// [`again_after`](Self::again_after).
+    ///
+    /// At most one write a second is made for each job. A call that comes sooner keeps the value in
+    /// memory and returns; it is written with the next, and when the attempt ends without success.
+    /// So after a crash the next attempt may begin at a checkpoint that is a second older: the work
+    /// in between is done again.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: if the call is dropped, the checkpoint is kept all the same.
+    ///
+    /// # Errors
+    /// [`ProgressError::Serialize`] and [`ProgressError::TooLarge`]: it is not kept.
+    /// [`ProgressError::Database`] and [`ProgressError::NotHeld`]: it, or one before, could not be
+    /// written; it stays in memory, and is tried again each second. A worker that has lost its claim
+    /// writes nothing.
+    pub async fn checkpoint<T: Serialize + ?Sized>(
+        &mut self,
+        checkpoint: &T,
+    ) -> Result<(), ProgressError> {
+        let json = checkpoint_json(checkpoint)?;
+        self.reports().checkpoint(json.into()).await
+    }
+
+    /// Returns the last [`checkpoint`](Self::checkpoint) of the job, of this attempt or of one
+    /// before; `None` if there is none. The first call reads it, on a connection beside the pool.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// [`ProgressError::Decode`]: it is no `T`, as after an upgrade of the program.
+    /// [`ProgressError::Database`].
+    ///
+    /// ```no_run
+    /// # use seriatim::{ActiveJob, JobError};
+    /// # async fn import(lines: std::ops::Range<u64>) -> Result<(), JobError> { Ok(()) }
+    /// async fn import_file(job: &mut ActiveJob) -> Result<(), JobError> {
+    ///     let mut line = job.last_checkpoint::<u64>().await?.unwrap_or(0);
+    ///     while line < 1_000_000 {
+    ///         import(line..line + 500).await?;
+    ///         line += 500;
+    ///         job.checkpoint(&line).await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn last_checkpoint<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<T>, ProgressError> {
+        let Some(json) = self.reports().last_checkpoint().await? else { return Ok(None) };
+        let decoded = serde_json::from_str(&json);
+        decoded.map(Some).map_err(|e| ProgressError::Decode { reason: json_error(&e) })
+    }
+
+    fn reports(&mut self) -> &mut Reports {
+        self.reports.get_or_insert_with(|| self.reporter.clone().reports())
     }
 
     /// The kind of job, as the producer named it ([`NewJob::name`](crate::NewJob::name)).

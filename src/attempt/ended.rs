@@ -17,6 +17,7 @@ use crate::job::outcome::{EndedAs, Outcome};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::trace_parent::TraceParent;
 use crate::job::waits::Waits;
+use crate::liveness::context::Context;
 use crate::metrics::queue::QueueMeter;
 use crate::store::{Claim, HeldJob};
 
@@ -40,6 +41,8 @@ pub(crate) struct AttemptFacts {
     meter: Arc<QueueMeter>,
     /// False if no attempt begins: the job ends without its handler.
     runs: bool,
+    /// Set if the handler has reported: its success deletes what is left of that.
+    reported: OnceLock<Arc<Context>>,
     /// Whether an outcome was told.
     told: AtomicBool,
 }
@@ -109,6 +112,7 @@ impl AttemptFacts {
             on_event,
             meter,
             runs,
+            reported: OnceLock::new(),
             told: AtomicBool::new(false),
         }
     }
@@ -142,6 +146,12 @@ impl AttemptFacts {
         let _ = self.took.set(self.began.elapsed());
     }
 
+    /// Notes that the database may have a progress or a checkpoint of the job.
+    pub(crate) fn note_reports(&self, context: &Arc<Context>) {
+        // A handler ends once.
+        let _ = self.reported.set(Arc::clone(context));
+    }
+
     /// Tells that the job has succeeded.
     pub(crate) fn tell_success(&self) {
         self.log_success();
@@ -163,6 +173,9 @@ impl AttemptFacts {
     /// Counts the outcome, notes it in the span, and calls the hook.
     fn tell_others(&self, outcome: EndedAs, failure: Option<&Failure>, delay: Option<Duration>) {
         self.told.store(true, Ordering::Relaxed);
+        if let Some(context) = self.reported.get().filter(|_| outcome == EndedAs::Succeeded) {
+            context.forget_progress(self.job);
+        }
         let ran = self.took.get().copied();
         self.meter.record_end(outcome, ran, failure.map(|failure| failure.kind));
         if let Some(span) = self.span.get() {

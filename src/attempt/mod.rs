@@ -14,6 +14,7 @@ pub(crate) mod layer;
 mod leased_turn;
 mod lost;
 pub(crate) mod release;
+mod reports;
 mod run;
 mod settle;
 pub(crate) mod settle_batch;

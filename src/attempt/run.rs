@@ -22,6 +22,7 @@ use crate::attempt::hold::hold_known;
 use crate::attempt::layer::{Ended, Next};
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::release::{UnstartedTurn, release};
+use crate::attempt::reports::Reporter;
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -178,14 +179,40 @@ impl ClaimedTurn {
             guard,
             savepoint: Savepoint::None,
             cancelled: CancellationToken::new(),
+            reporter: Reporter {
+                context: Arc::clone(&self.context),
+                job: self.claim.job,
+                token: self.claim.token,
+                origin: self.origin.clone(),
+            },
+            reports: None,
             slot: None,
         }
     }
 
-    /// Runs the handler and leaves its savepoint. Also returns whether the connection is in a known
-    /// state. It is not if a handler was dropped after it had used it, or had ended the transaction
-    /// itself.
+    /// Runs the handler, leaves its savepoint, and writes what it reported last. Also returns whether
+    /// the connection is in a known state. It is not if a handler was dropped after it had used it,
+    /// or had ended the transaction itself.
     pub(crate) async fn handle(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        signals: &Signals,
+    ) -> (RunResult, bool) {
+        let (result, clean) = self.handle_job(job, held, signals).await;
+        if let Some(reports) = job.reports.take() {
+            let keep = !matches!(result, RunResult::Succeeded(_));
+            let is_lost = signals.lost.is_cancelled();
+            // Before the settle: the claim fences the write.
+            let has_row = reports.end(keep, is_lost).await;
+            if let Some(facts) = self.facts.as_ref().filter(|_| has_row) {
+                facts.note_reports(&self.context);
+            }
+        }
+        (result, clean)
+    }
+
+    async fn handle_job(
         &self,
         job: &mut ActiveJob,
         held: &HeldJob,

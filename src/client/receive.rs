@@ -19,6 +19,7 @@ use crate::client::client::Client;
 use crate::job::headers;
 use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
+use crate::job::progress::checkpoint_json;
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::metrics::receives::record_receive;
@@ -144,6 +145,8 @@ pub struct Received {
     pub first_received_at: DateTime<Utc>,
     /// The queue that it was moved from when it ran out of attempts.
     pub moved_from: Option<String>,
+    /// The last checkpoint of an attempt before this one ([`Client::checkpoint`]).
+    pub checkpoint: Option<Value>,
 }
 
 impl Received {
@@ -175,6 +178,7 @@ impl fmt::Debug for Received {
             .field("dedup_id", &self.dedup_id)
             .field("first_received_at", &self.first_received_at)
             .field("moved_from", &self.moved_from)
+            .field("checkpoint", &self.checkpoint.as_ref().map(|_| Redacted))
             .finish()
     }
 }
@@ -518,6 +522,51 @@ impl Client {
         in_span(&begin_nack(receipt.job), nacked).await
     }
 
+    /// Says how far a received job is, as [`ActiveJob::progress`](crate::ActiveJob::progress) does:
+    /// `percent` from 0 to 100, and a message, which is cut to 400 characters. Each call writes:
+    /// about one a second is enough. In the caller's transaction it is seen after the commit.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack): the claim must stand.
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn progress(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        percent: u8,
+        message: &str,
+    ) -> Result<(), ReceiveError> {
+        let (text, message) = (receipt.to_string(), storable_text(message));
+        let state = self.store.report_received(executor, &text, percent, &message).await?;
+        check_receipt(state, receipt)
+    }
+
+    /// Keeps a checkpoint of a received job, as JSON of up to 64 KiB, in place of the one before:
+    /// the next receive of the job has it as [`Received::checkpoint`], and a handler as
+    /// [`last_checkpoint`](crate::ActiveJob::last_checkpoint). It is kept until the job succeeds or
+    /// is deleted. Each call writes.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack): the claim must stand.
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn checkpoint(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        checkpoint: &(impl Serialize + ?Sized),
+    ) -> Result<(), ReceiveError> {
+        let json = checkpoint_json(checkpoint).map_err(|error| ReceiveError::Refused {
+            message: error.to_string(),
+            hint: String::from("Keep a place in the work, and the work elsewhere."),
+        })?;
+        let state = self.store.keep_checkpoint(executor, &receipt.to_string(), &json).await?;
+        check_receipt(state, receipt)
+    }
+
     /// Extends a claim to `visibility` from now on (0 to 12 hours), whatever is left of it. Jobs of
     /// a group that were received together have one claim: it is extended for all of them.
     ///
@@ -651,6 +700,7 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         dedup_id: row.dedup_id,
         first_received_at: row.first_received_at,
         moved_from: row.moved_from,
+        checkpoint: row.checkpoint,
     })
 }
 

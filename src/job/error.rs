@@ -307,3 +307,51 @@ pub enum BuildMistake {
         detail: String,
     },
 }
+
+/// Why a handler's progress or checkpoint was refused, or could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgressError {
+    /// The progress is more than 100 %.
+    #[error(
+        "the progress is {percent} %, it must be from 0 to 100: pass how much of the work is done"
+    )]
+    OutOfRange {
+        /// The percentage.
+        percent: u8,
+    },
+    /// The checkpoint cannot be stored: serde failed, or `jsonb` cannot hold it. It is not kept.
+    #[error("the checkpoint cannot be stored as JSON: {reason}")]
+    Serialize {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The checkpoint is too large. It is not kept.
+    #[error(
+        "the checkpoint has {size} bytes, at most {limit} are allowed: store the work elsewhere, and keep its place here"
+    )]
+    TooLarge {
+        /// Its bytes of JSON.
+        size: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// The last checkpoint does not decode into the handler's type: an older version of the program
+    /// may have written it.
+    #[error("the last checkpoint does not decode into the handler's type: {reason}")]
+    Decode {
+        /// The error of serde, without the values.
+        reason: String,
+    },
+    /// The claim of the job is suspected, or another worker has taken it over. The checkpoint is
+    /// written if the claim turns out to stand.
+    #[error("the claim of job {job} is suspected or taken over, so nothing was written for it")]
+    NotHeld {
+        /// The job.
+        job: i64,
+    },
+    /// The database could not be reached in time, or refused. A checkpoint is kept in memory, and
+    /// tried again.
+    #[error("{}", failed_call("checkpoint", .0))]
+    Database(#[source] sqlx::Error),
+}

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::job::JobStatus;
+use crate::job::progress::Progress;
 use crate::job::rate::Rate;
 
 /// Why a job is where it is; prints as a few sentences, with the [`advice`](Self::advice) at the
@@ -146,6 +147,8 @@ pub enum Reason {
         session: SessionInfo,
         /// When its timeout ends it, if a processor says so.
         timeout_at: Option<DateTime<Utc>>,
+        /// How far it is, if this attempt has reported it.
+        progress: Option<Progress>,
     },
     /// It is due, but a transaction that has nothing to do with a run of it has its row, or its
     /// group's.
@@ -170,6 +173,8 @@ pub enum Reason {
         lease_until: DateTime<Utc>,
         /// When its timeout ends it, if a processor says so.
         timeout_at: Option<DateTime<Utc>>,
+        /// How far it is, if this attempt has reported it.
+        progress: Option<Progress>,
     },
     /// Its worker seems lost: the claim is suspected.
     Suspected {

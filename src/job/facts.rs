@@ -9,6 +9,7 @@ use crate::job::explanation::{
     Unserved,
 };
 use crate::job::job::JobStatus;
+use crate::job::progress::Progress;
 use crate::job::rate::Rate;
 
 /// The answer of the SQL function.
@@ -33,6 +34,7 @@ pub(crate) struct Facts {
     pub(crate) attempt: AttemptInfo,
     pub(crate) snoozes: u32,
     pub(crate) timeout_at: Option<DateTime<Utc>>,
+    pub(crate) progress: Option<Progress>,
     pub(crate) behind: u64,
     pub(crate) before: u64,
     pub(crate) in_flight: u64,
@@ -88,16 +90,17 @@ impl Facts {
     fn reason(&self, word: &str) -> Option<Reason> {
         let (since, until, why) = (self.since, self.until, self.detail.clone());
         let (attempt, processor) = (self.attempt, self.processor.clone());
-        let timeout_at = self.timeout_at;
+        let (timeout_at, progress) = (self.timeout_at, self.progress.clone());
         let seconds = since.map_or(0.0, |since| self.seconds_since(since));
         Some(match word {
             "running" => {
                 let session = self.session.clone()?;
-                Reason::Running { attempt, seconds, processor, session, timeout_at }
+                Reason::Running { attempt, seconds, processor, session, timeout_at, progress }
             }
             "locked" => Reason::Locked { seconds, session: self.session.clone()? },
             "claimed" => {
-                Reason::Claimed { attempt, seconds, processor, lease_until: until?, timeout_at }
+                let lease_until = until?;
+                Reason::Claimed { attempt, seconds, processor, lease_until, timeout_at, progress }
             }
             "suspected" => Reason::Suspected { attempt, processor, taken_over_at: until? },
             "lapsed" => Reason::Lapsed {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::attempt::AttemptInfo;
 use crate::job::headers;
 use crate::job::json::{optional_bytes, optional_seconds};
+use crate::job::progress::Progress;
 use crate::job::redact::Redacted;
 
 /// The result of an enqueue.
@@ -157,6 +158,10 @@ pub struct Job {
     pub last_started_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub finished_at: Option<DateTime<Utc>>,
+    /// How far it is, as it was reported last; `None` once it has succeeded.
+    pub progress: Option<Progress>,
+    /// When its last checkpoint was written; `None` once it has succeeded.
+    pub checkpoint_at: Option<DateTime<Utc>>,
     /// The attempts that did not succeed, oldest first, at most the last [`Job::HISTORY_LIMIT`].
     pub history: Vec<AttemptRecord>,
 }
@@ -185,6 +190,8 @@ impl fmt::Debug for Job {
             .field("attempts", &self.attempts)
             .field("attempts_forgiven", &self.attempts_forgiven)
             .field("snoozes", &self.snoozes)
+            .field("progress", &self.progress)
+            .field("checkpoint_at", &self.checkpoint_at)
             .field("max_attempts", &self.max_attempts)
             .field("run_at", &self.run_at)
             .field("created_at", &self.created_at)

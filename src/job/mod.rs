@@ -29,6 +29,7 @@ pub(crate) mod operation;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod policy;
+pub(crate) mod progress;
 pub(crate) mod queue_options;
 pub(crate) mod queue_settings;
 pub(crate) mod rate;

@@ -10,6 +10,7 @@ use crate::job::explanation::{
     Unserved,
 };
 use crate::job::job::JobStatus;
+use crate::job::progress::Progress;
 use crate::job::words::{clock_time, counted};
 
 impl fmt::Display for JobExplanation {
@@ -79,8 +80,9 @@ impl fmt::Display for GroupExplanation {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Running { attempt, seconds, processor, session, timeout_at } => {
-                write!(f, "is running ({attempt}, for {})", in_words(*seconds))?;
+            Self::Running { attempt, seconds, processor, session, timeout_at, progress } => {
+                let progress = far(progress.as_ref());
+                write!(f, "is running ({attempt}, for {}{progress})", in_words(*seconds))?;
                 if let Some(processor) = processor {
                     write!(f, " in {processor}")?;
                 }
@@ -88,12 +90,11 @@ impl fmt::Display for Reason {
                 write_timeout(f, timeout_at.as_ref())
             }
             Self::Locked { seconds, session } => write_locked(f, *seconds, session),
-            Self::Claimed { attempt, seconds, processor, lease_until, timeout_at } => {
+            Self::Claimed { attempt, seconds, processor, lease_until, timeout_at, progress } => {
                 let (time, processor) = (in_words(*seconds), by_processor(processor.as_ref()));
-                write!(
-                    f,
-                    "is claimed ({attempt}, for {time}) by {processor}, without a transaction"
-                )?;
+                let progress = far(progress.as_ref());
+                write!(f, "is claimed ({attempt}, for {time}{progress}) by {processor}")?;
+                f.write_str(", without a transaction")?;
                 write!(f, "; its lease ends at {}", clock_time(lease_until))?;
                 write_timeout(f, timeout_at.as_ref())
             }
@@ -348,6 +349,11 @@ impl fmt::Display for SessionInfo {
             [other, ..] => write!(f, ", which waits for a lock of database session {other}"),
         }
     }
+}
+
+/// Returns how far a job is, behind how long it has run.
+fn far(progress: Option<&Progress>) -> String {
+    progress.map_or_else(String::new, |progress| format!(": {}", one_line(&progress.to_string())))
 }
 
 /// Returns the beginning of a text, without line breaks.

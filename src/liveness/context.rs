@@ -19,6 +19,7 @@ use crate::liveness::sessions::SessionMonitor;
 use crate::liveness::shared_poll::SharedPoll;
 use crate::liveness::shutdown::Counters;
 use crate::liveness::side_pool::SidePool;
+use crate::liveness::side_reports::SideReports;
 use crate::liveness::vitals::Vitals;
 use crate::metrics::background::record_error;
 use crate::store::{SessionLimits, Store, is_read_only};
@@ -39,6 +40,7 @@ pub(crate) struct Context {
     /// The id that this process's claims carry.
     pub(crate) processor: i64,
     pub(crate) side: SidePool,
+    pub(crate) side_reports: SideReports,
     pub(crate) counters: Counters,
     pub(crate) vitals: Vitals,
     /// For the jobs that handlers enqueue.
@@ -74,6 +76,7 @@ impl Context {
             shared_poll: Arc::default(),
             processor: fastrand::i64(..),
             side: SidePool::new(pool),
+            side_reports: SideReports::default(),
             counters: Counters::default(),
             vitals: Vitals::default(),
             enqueue,

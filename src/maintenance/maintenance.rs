@@ -17,7 +17,7 @@ use crate::liveness::side_pool::SidePool;
 use crate::maintenance::halts::end_halts;
 use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
-use crate::maintenance::retention::{forget_expired, forget_pauses, prune};
+use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress, prune};
 use crate::maintenance::schedules::{Fired, fire_schedules};
 use crate::maintenance::sweep::sweep;
 use crate::maintenance::tidy::tidy;
@@ -53,6 +53,8 @@ pub(crate) struct Cursors {
     groups: HashMap<String, String>,
     /// Settings of groups: the last queue and group.
     settings: (String, String),
+    /// Progress that is left behind: the last job looked at.
+    progress: i64,
 }
 
 pub(crate) struct Maintenance<'a> {
@@ -162,6 +164,7 @@ impl Maintenance<'_> {
                 let repaired = sweep(store, &mut conn, queue.name(), cursor).await?;
                 reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }
+            forget_progress(store, &mut conn, &mut cursors.progress).await?;
         }
         conn.done();
         Ok(Tick { reports, fired })

@@ -1,4 +1,5 @@
-//! Retention: deletes finished jobs, deduplication ids and pauses whose time is over.
+//! Retention: deletes finished jobs, deduplication ids and pauses whose time is over, and the
+//! progress of jobs that cannot run again.
 
 use std::time::Duration;
 
@@ -95,6 +96,29 @@ pub(crate) async fn forget_pauses(
         let more = last.is_some();
         *after = last.unwrap_or_default();
         if !more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes the progress and checkpoints of jobs that have succeeded or are gone, in small batches
+/// from the job `after` on. A worker deletes those of its own jobs as they succeed; left are those
+/// of receivers, of jobs that were deleted, and of workers that died between the two.
+pub(crate) async fn forget_progress(
+    store: &Store,
+    conn: &mut PgConnection,
+    after: &mut i64,
+) -> Result<(), sqlx::Error> {
+    for _ in 0..BATCHES {
+        let mut last = None;
+        let batch = async |conn: &mut PgConnection| {
+            last = store.forget_left_progress(conn, *after, BATCH).await?;
+            Ok(())
+        };
+        as_leader(store, conn, batch).await?;
+        *after = last.unwrap_or(i64::MIN);
+        if last.is_none() {
             break;
         }
     }

@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
-    admin, enqueue, hold, lease, presence, query, receive, release, rights, sessions, settle,
+    admin, enqueue, hold, lease, presence, progress, query, receive, release, rights, sessions,
+    settle,
 };
 
 const FILES: &[InFile] = &[
@@ -25,6 +26,7 @@ const FILES: &[InFile] = &[
     hold::ALL,
     lease::ALL,
     presence::ALL,
+    progress::ALL,
     query::explain::ALL,
     query::for_tests::ALL,
     query::inspect::ALL,
@@ -43,12 +45,13 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 15] = [
+const RELATIONS: [&str; 16] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "job_id_seq",
+    "job_progress",
     "migration",
     "move_task",
     "operation",

@@ -14,6 +14,7 @@ use crate::job::headers;
 use crate::job::job::Job;
 use crate::job::name;
 use crate::job::outcome::{EXHAUSTED, EXPIRED, SNOOZED_OUT};
+use crate::job::progress;
 use crate::job::queue_options::{QueueOptions, SNOOZE_LIMIT};
 use crate::job::queue_settings::QueueSettings;
 use crate::job::rate::Rate;
@@ -58,6 +59,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/settle.sql"),
     include_str!("../../sql/functions/presence.sql"),
+    include_str!("../../sql/functions/progress.sql"),
     include_str!("../../sql/functions/settings.sql"),
     include_str!("../../sql/functions/dead_letter.sql"),
     include_str!("../../sql/functions/failed.sql"),
@@ -123,7 +125,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 56] {
+fn constants() -> [(&'static str, String); 58] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -184,6 +186,8 @@ fn constants() -> [(&'static str, String); 56] {
         ("{job_name_limit}", name::JOB_NAME_LIMIT.to_string()),
         ("{reference_limit}", name::REFERENCE_LIMIT.to_string()),
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
+        ("{progress_limit}", progress::MESSAGE_LIMIT.to_string()),
+        ("{checkpoint_limit}", progress::CHECKPOINT_LIMIT.to_string()),
         ("{schedule_limit}", name::SCHEDULE_LIMIT.to_string()),
         ("{scheduled_for}", quoted(headers::SCHEDULED_FOR)),
         ("{headers_limit}", headers::LIMIT.to_string()),

@@ -19,6 +19,8 @@ statements! {
     ACK = |names| call(names, "*", "ack", "$1, $2::jsonb");
     NACK = |names| call(names, "*", "nack", "$1, make_interval(secs => $2), $3");
     SNOOZE = |names| call(names, "*", "snooze", "$1, make_interval(secs => $2), $3");
+    PROGRESS = |names| call(names, "*", "progress", "$1, $2, $3");
+    KEEP_CHECKPOINT = |names| call(names, "*", "checkpoint", "$1, $2::jsonb");
     EXTEND = |names| call(names, "*", "extend", "$1, make_interval(secs => $2)");
     ACK_MANY = |names| call(names, "answer", "ack_many", "$1");
     NACK_MANY = |names| call(names, "answer", "nack_many", "$1, make_interval(secs => $2), $3");
@@ -27,7 +29,7 @@ statements! {
 
 const RECEIVED: &str = "receipt, id, group_id, attempt, data, payload, content_type, name, reference, \
                         enqueued_at, visible_until, key, headers::text, \
-                        attributes, dedup_id, first_received_at, moved_from";
+                        attributes, dedup_id, first_received_at, moved_from, checkpoint";
 
 fn call(names: &Names, columns: &str, function: &str, arguments: &str) -> String {
     format!("select {columns} from {}({arguments})", names.quoted(function))
@@ -65,6 +67,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) dedup_id: Option<String>,
     pub(crate) first_received_at: DateTime<Utc>,
     pub(crate) moved_from: Option<String>,
+    pub(crate) checkpoint: Option<Value>,
 }
 
 /// The answer to a receipt.
@@ -126,6 +129,29 @@ impl Store {
         let most = i32::try_from(max_snoozes).unwrap_or(i32::MAX);
         let snooze = self.query(&SNOOZE).bind(receipt.to_owned()).bind(delay.as_secs_f64());
         state(&snooze.bind(most).fetch_one(executor).await?)
+    }
+
+    /// Says how far a job is. Locks the group's row, then the job's.
+    pub(crate) async fn report_received(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        percent: u8,
+        message: &str,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        let progress = self.query(&PROGRESS).bind(receipt.to_owned()).bind(i32::from(percent));
+        state(&progress.bind(message).fetch_one(executor).await?)
+    }
+
+    /// Keeps a checkpoint, as JSON. Locks the group's row, then the job's.
+    pub(crate) async fn keep_checkpoint(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        checkpoint: &str,
+    ) -> Result<ReceiptState, sqlx::Error> {
+        let keep = self.query(&KEEP_CHECKPOINT).bind(receipt.to_owned()).bind(checkpoint);
+        state(&keep.fetch_one(executor).await?)
     }
 
     /// Extends a claim. Locks the group's row, then the job's.
@@ -194,6 +220,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         dedup_id: row.try_get("dedup_id")?,
         first_received_at: row.try_get("first_received_at")?,
         moved_from: row.try_get("moved_from")?,
+        checkpoint: row.try_get::<Option<Readable>, _>("checkpoint")?.map(|json| json.0),
     })
 }
 

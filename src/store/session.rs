@@ -64,11 +64,17 @@ const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 ///
 /// Not cancel safe: a caller that gives up must close the connection.
 pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let statement = short(conn);
+    begin(conn, statement).await
+}
+
+/// Returns what begins a short transaction, for one message with the work and the commit in it.
+pub(crate) fn short(conn: &PgConnection) -> String {
     let mut statement = format!("{BEGIN}{SHORT}{PINNED_PLANS}");
     if knows_transaction_timeout(conn) {
         statement.push_str("; set local transaction_timeout = 0");
     }
-    begin(conn, statement).await
+    statement
 }
 
 /// Begins the transaction that a handler runs in. Not cancel safe, as [`begin_short`].

@@ -8,6 +8,7 @@ use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{ProcessorInfo, SessionInfo};
 use crate::job::facts::Facts;
 use crate::job::job::JobStatus;
+use crate::job::progress::Progress;
 use crate::job::rate::Rate;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -74,6 +75,11 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         attempt,
         snoozes: number("snoozes")?.unwrap_or_default(),
         timeout_at: row.try_get("timeout_at")?,
+        progress: Progress::new(
+            row.try_get("progress_percent")?,
+            row.try_get("progress_message")?,
+            row.try_get("progress_at")?,
+        ),
         behind: count("behind")?,
         before: count("before")?,
         in_flight: count("in_flight")?,

@@ -27,6 +27,7 @@ mod pausing;
 mod pool;
 mod prefetch;
 mod priorities;
+mod progress;
 mod queue_policy;
 mod queue_settings;
 mod rates;

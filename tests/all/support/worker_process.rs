@@ -301,6 +301,30 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
                 let_go_on(outside).await?;
             }
         }
+        "checkpoint, then hang" if job.attempt() == 1 => {
+            job.progress(40, "page 4 of 10")?;
+            job.checkpoint(&job.attempt()).await?;
+            say("checkpoint kept");
+            std::future::pending().await
+        }
+        "checkpoint, then wait" if job.attempt() == 1 => {
+            job.checkpoint(&job.attempt()).await?;
+            let_go_on(outside).await?;
+        }
+        "wait, then checkpoint" => {
+            let last = job.last_checkpoint::<u32>().await?;
+            if job.attempt() == 1 {
+                let_go_on(outside).await?;
+                // Without the await of its own: the handler is dropped soon.
+                let kept = job.checkpoint(&json!("stale")).await;
+                say(format!("checkpoint: {kept:?}"));
+            }
+            job.checkpoint(&job.attempt()).await?;
+            return Ok(json!(last));
+        }
+        "checkpoint, then hang" | "checkpoint, then wait" => {
+            return Ok(json!(job.last_checkpoint::<u32>().await?));
+        }
         "hang" if job.attempt() == 1 => std::future::pending().await,
         "block" if job.attempt() == 1 => loop {
             // Its thread is what it blocks.

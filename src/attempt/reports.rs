@@ -1,0 +1,261 @@
+//! What the handler of an attempt reports: its progress, and checkpoints. Values are kept in memory
+//! and written beside the handler, at most once a second.
+//!
+//! They are not written in the handler's transaction, whose writes go with a failed attempt. The
+//! row is fenced by the claim's token (P10). A success deletes it, once it is committed. If the
+//! process dies in between, nothing shows the row, and maintenance deletes it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgConnectOptions;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
+
+use crate::job::error::ProgressError;
+use crate::job::redact::redact_detail;
+use crate::liveness::context::Context;
+use crate::store::{Report, in_short_tx};
+
+/// Time between two writes of a job.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Bounds the last write of an attempt, which delays the record of its failure.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+/// The same if the hold is lost: the record has to come before a take-over.
+const LAST_WRITE_LOST: Duration = Duration::from_millis(200);
+
+/// The claim that reports, and where.
+#[derive(Clone)]
+pub(crate) struct Reporter {
+    pub(crate) context: Arc<Context>,
+    pub(crate) job: i64,
+    pub(crate) token: Uuid,
+    /// Where the claim was made; see `ClaimedTurn::origin`.
+    pub(crate) origin: Option<Arc<PgConnectOptions>>,
+}
+
+/// The reports of an attempt. Made with the first one.
+pub(crate) struct Reports {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    reporter: Reporter,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    unwritten: Report,
+    /// The last checkpoint of this attempt, or the one that it has read.
+    checkpoint: Option<Arc<str>>,
+    /// Whether the database may have a row of the job.
+    has_row: bool,
+    /// When the next write may begin; `None`: at once.
+    next_at: Option<Instant>,
+    /// True while a write is on its way.
+    writing: bool,
+    /// The handler, if it waits for the write that is about to begin.
+    waiting: Option<oneshot::Sender<Result<(), ProgressError>>>,
+    /// The error of a write that nobody has waited for.
+    failed: Option<ProgressError>,
+    /// Set as the handler has ended.
+    end: Option<End>,
+}
+
+/// What becomes of values that are not written as the handler ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Write,
+    Drop,
+}
+
+impl Reporter {
+    pub(crate) fn reports(self) -> Reports {
+        let (state, changed) = (Mutex::default(), Notify::new());
+        let shared = Shared { reporter: self, state, changed };
+        Reports { shared: Arc::new(shared), writer: None }
+    }
+
+    async fn write(&self, report: &Report) -> Result<(), ProgressError> {
+        let write = async |conn: &mut PgConnection| {
+            self.context.store.write_progress(conn, self.job, self.token, report).await
+        };
+        match self.context.report_aside(self.origin.as_ref(), write).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ProgressError::NotHeld { job: self.job }),
+            Err(error) => Err(ProgressError::Database(redact_detail(error))),
+        }
+    }
+
+    async fn read(&self) -> Result<Option<String>, ProgressError> {
+        let read = async |conn: &mut PgConnection| {
+            let read =
+                async |conn: &mut PgConnection| self.context.store.checkpoint(conn, self.job).await;
+            in_short_tx(conn, read).await
+        };
+        let read = self.context.report_aside(self.origin.as_ref(), read).await;
+        read.map_err(|error| ProgressError::Database(redact_detail(error)))
+    }
+}
+
+impl Reports {
+    /// Notes a progress, to be written soon.
+    pub(crate) fn progress(&mut self, percent: u8, message: String) {
+        self.shared.with(|state| state.unwritten.progress = Some((percent, message)));
+        self.wake_writer();
+    }
+
+    /// Notes a checkpoint. If it may be written now, waits for that.
+    ///
+    /// Cancel safe: it is noted before the first await.
+    pub(crate) async fn checkpoint(&mut self, json: Arc<str>) -> Result<(), ProgressError> {
+        let now = Instant::now();
+        let (answer, written) = oneshot::channel();
+        let (is_due, failed) = self.shared.with(|state| {
+            state.checkpoint = Some(Arc::clone(&json));
+            state.unwritten.checkpoint = Some(json);
+            let is_due = !state.writing && state.next_at.is_none_or(|at| at <= now);
+            state.waiting = is_due.then_some(answer);
+            (is_due, state.failed.take())
+        });
+        self.wake_writer();
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Outside of a runtime there is no writer: the end of the attempt writes it.
+        if !is_due || self.writer.is_none() {
+            return Ok(());
+        }
+        written.await.unwrap_or(Ok(()))
+    }
+
+    /// Returns the last checkpoint: of this attempt, or of one before. Reads it once.
+    pub(crate) async fn last_checkpoint(&mut self) -> Result<Option<Arc<str>>, ProgressError> {
+        if let Some(noted) = self.shared.with(|state| state.checkpoint.clone()) {
+            return Ok(Some(noted));
+        }
+        let read: Option<Arc<str>> = self.shared.reporter.read().await?.map(Into::into);
+        self.shared.with(|state| {
+            state.has_row |= read.is_some();
+            state.checkpoint.clone_from(&read);
+        });
+        Ok(read)
+    }
+
+    fn wake_writer(&mut self) {
+        self.shared.changed.notify_one();
+        if self.writer.is_none()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.writer = Some(runtime.spawn(write_reports(Arc::clone(&self.shared))));
+        }
+    }
+
+    /// Ends the reports: a write of now ends, and with `keep` what is left is written. The claim
+    /// must not have been settled. Returns whether the database may have a row of the job.
+    pub(crate) async fn end(mut self, keep: bool, is_lost: bool) -> bool {
+        let end = if keep { End::Write } else { End::Drop };
+        let is_left = self.shared.with(|state| {
+            state.end = Some(end);
+            keep && state.unwritten != Report::default()
+        });
+        if is_left || self.writer.is_some() {
+            self.wake_writer();
+        }
+        if let Some(writer) = &mut self.writer {
+            let limit = if is_lost { LAST_WRITE_LOST } else { LAST_WRITE };
+            // A write that goes on in the server beyond it is refused once the claim is settled. If
+            // it read the claim just before, it leaves a row, which maintenance deletes.
+            let _ = timeout(limit, writer).await;
+        }
+        self.shared.with(|state| state.has_row)
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        if let Some(writer) = &self.writer {
+            writer.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        // Nothing panics under the lock.
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes what is to be written, if there is anything.
+    fn take(&self) -> Option<Report> {
+        let now = Instant::now();
+        self.with(|state| {
+            if state.unwritten == Report::default() || state.end == Some(End::Drop) {
+                return None;
+            }
+            state.next_at = Some(now + INTERVAL);
+            state.writing = true;
+            // Also if no answer comes.
+            state.has_row = true;
+            Some(std::mem::take(&mut state.unwritten))
+        })
+    }
+
+    /// Passes the answer on. What was not written is tried again, unless there is something newer.
+    fn answer(&self, report: Report, answer: Result<(), ProgressError>) {
+        self.with(|state| {
+            state.writing = false;
+            state.failed = None;
+            if answer.is_err() {
+                let newer = &mut state.unwritten;
+                newer.progress = newer.progress.take().or(report.progress);
+                newer.checkpoint = newer.checkpoint.take().or(report.checkpoint);
+            }
+            let unheard = match state.waiting.take() {
+                Some(waiting) => waiting.send(answer).err(),
+                None => Some(answer),
+            };
+            state.failed = unheard.and_then(Result::err);
+        });
+    }
+
+    /// Waits until something may be written, or the handler has ended.
+    async fn wait(&self) {
+        loop {
+            let (is_over, next_at) = self.with(|state| {
+                let due_at = state.next_at.unwrap_or_else(Instant::now);
+                let wants = state.unwritten != Report::default();
+                (state.end.is_some(), wants.then_some(due_at))
+            });
+            if is_over || next_at.is_some_and(|at| at <= Instant::now()) {
+                return;
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = sleep_until(next_at.unwrap_or_else(Instant::now)), if next_at.is_some() => {}
+            }
+        }
+    }
+}
+
+/// Writes what is noted until the handler has ended.
+async fn write_reports(shared: Arc<Shared>) {
+    loop {
+        let is_last = shared.with(|state| state.end.is_some());
+        if let Some(report) = shared.take() {
+            let answer = shared.reporter.write(&report).await;
+            shared.answer(report, answer);
+        }
+        if is_last {
+            return;
+        }
+        shared.wait().await;
+    }
+}
