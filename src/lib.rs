@@ -356,6 +356,8 @@ mod guide {
     struct Failing;
     #[doc = include_str!("../docs/guide/deploying.md")]
     struct Deploying;
+    #[doc = include_str!("../docs/guide/long-imports.md")]
+    struct LongImports;
     #[doc = include_str!("../docs/guide/metrics.md")]
     struct Metrics;
     #[doc = include_str!("../docs/guide/operating.md")]

@@ -259,7 +259,7 @@ begin
     ) told(reason, since, until, detail, by_job)
   where told.reason = waits_on;
   if waits_on in ('running', 'claimed') then
-    -- What an attempt before this one has reported does not tell where this one is.
+    -- A report of an attempt before does not tell where this one is.
     select p.percent, p.message, p.reported_at
       into answer.progress_percent, answer.progress_message, answer.progress_at
     from job_progress p

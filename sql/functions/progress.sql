@@ -32,13 +32,13 @@ language sql volatile as $$
     checkpoint_at = coalesce(excluded.checkpoint_at, p.checkpoint_at)
 $$;
 
--- Writes for the worker that has this claim. Returns false, and has written nothing, if the claim is
--- lost or suspected (P10).
+-- Writes for the worker that has this claim. Returns false, and has written nothing, if the claim
+-- is lost or suspected (P10).
 --
 -- The write comes first: it locks the row here. Only then the claim is read, in a new statement. A
 -- claim that is read before may be lost while the write waits for the row, and would write over the
--- checkpoint of the next worker. Behind this look a take-over takes a grace at least, and this
--- transaction has less time than that.
+-- checkpoint of the next worker. Behind this look a take-over takes a grace at least; the commit is
+-- in the same message.
 --
 -- Locks: the row here, waits for another writer of it. The job's row and its group's are only read:
 -- the handler's own transaction may have them locked.
@@ -83,9 +83,9 @@ begin
   return of_jobs[cardinality(of_jobs)];
 end $$;
 
--- Says how far the job of a receipt is: `percent` (0 to 100) and a message, which is cut to
--- {progress_limit} characters. It is shown while the job has not succeeded. Each call writes: report
--- about once a second at most. Returns the same as ack.
+-- Says how far the job of a receipt is: `percent` (0 to 100) and a message, which is cut to 400
+-- characters. It is shown while the job has not succeeded. Each call writes: report about once a
+-- second at most. Returns the same as ack.
 create or replace function progress(receipt text, percent integer, message text default '') returns text
 language plpgsql volatile set search_path from current {pinned} as $$
 begin
@@ -97,8 +97,8 @@ begin
     'message', left(coalesce(message, ''), {progress_limit}))::text, null, null);
 end $$;
 
--- Keeps a checkpoint of the job of a receipt: JSON of up to {checkpoint_limit} bytes, which the next
--- receive of the job returns. Each call writes. Returns the same as ack.
+-- Keeps a checkpoint of the job of a receipt: JSON of up to 64 KiB, which the next receive of the
+-- job returns. Each call writes. Returns the same as ack.
 create or replace function checkpoint(receipt text, checkpoint jsonb) returns text
 language plpgsql volatile set search_path from current {pinned} as $$
 begin
@@ -114,8 +114,8 @@ begin
     null);
 end $$;
 
--- Writes what receipts report, as far as they are held. Returns the outcome per receipt. The rows of
--- the claims are locked until the commit, so no other receive can have taken them over.
+-- Writes what receipts report, as far as they are held. Returns the outcome per receipt. The rows
+-- of the claims are locked until the commit, so no other receive can have taken them over.
 create or replace function report_receipts(of_jobs bigint[], tokens uuid[], reports text[],
   until timestamptz) returns text[]
 language plpgsql volatile as $$

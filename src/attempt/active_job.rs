@@ -264,9 +264,9 @@ impl ActiveJob {
         self.again = Some(delay.min(MAX_DELAY));
     }
 
-    /// Says how far the job is: `percent` of the work is done (0 to 100), and a message, which is cut
-    /// to 400 characters. Pages, lists and explanations show it while the job has not succeeded, as
-    /// in "40 %, page 4 of 10". The last call counts.
+    /// Says how far the job is: `percent` of the work is done (0 to 100), and a message, which is
+    /// cut to 400 characters. Pages, lists and explanations show it while the job has not
+    /// succeeded, as in "40 %, page 4 of 10". The last call counts.
     ///
     /// It is only noted here, and written beside the handler, at most once a second. It is best
     /// effort: a database that is away fails no job. It is not part of [`tx`](Self::tx): it is seen
@@ -294,13 +294,14 @@ impl ActiveJob {
         Ok(())
     }
 
-    /// Keeps a checkpoint for the next attempt, in place of the one before: as JSON of up to 64 KiB.
-    /// [`last_checkpoint`](Self::last_checkpoint) returns it. It is kept over failed attempts, lost
-    /// workers, snoozes, and a retry or a redrive by hand, until the job succeeds or is deleted.
+    /// Keeps a checkpoint for the next attempt, in place of the one before: as JSON of up to 64
+    /// KiB. [`last_checkpoint`](Self::last_checkpoint) returns it. It is kept over failed attempts,
+    /// lost workers, snoozes, and a retry or a redrive by hand, until the job succeeds or is
+    /// deleted.
     ///
     /// It is not part of the job's transaction, and so **the one write that a failed attempt
-    /// leaves**. What the handler wrote through [`tx`](Self::tx) is rolled back then: a checkpoint
-    /// that says it was done would skip it. Keep checkpoints of work that stays: calls to other
+    /// leaves**. Writes through [`tx`](Self::tx) are rolled back then: an attempt that goes on at
+    /// the checkpoint would skip them. Keep checkpoints of work that stays: calls to other
     /// services, or commits of a connection of your own. For steps that commit with the job take
     /// [`again_after`](Self::again_after).
     ///
@@ -315,8 +316,8 @@ impl ActiveJob {
     /// # Errors
     /// [`ProgressError::Serialize`] and [`ProgressError::TooLarge`]: it is not kept.
     /// [`ProgressError::Database`] and [`ProgressError::NotHeld`]: it, or one before, could not be
-    /// written; it stays in memory, and is tried again each second. A worker that has lost its claim
-    /// writes nothing.
+    /// written; it stays in memory, and is tried again each second. A worker that has lost its
+    /// claim writes nothing.
     pub async fn checkpoint<T: Serialize + ?Sized>(
         &mut self,
         checkpoint: &T,

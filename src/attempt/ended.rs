@@ -11,6 +11,7 @@ use tracing::Span;
 use tracing::field::{self, Empty};
 
 use crate::attempt::event::{self, Event, EventHook};
+use crate::attempt::reports::forget_reports;
 use crate::job::disposition::Disposition;
 use crate::job::job::Failure;
 use crate::job::outcome::{EndedAs, Outcome};
@@ -174,7 +175,7 @@ impl AttemptFacts {
     fn tell_others(&self, outcome: EndedAs, failure: Option<&Failure>, delay: Option<Duration>) {
         self.told.store(true, Ordering::Relaxed);
         if let Some(context) = self.reported.get().filter(|_| outcome == EndedAs::Succeeded) {
-            context.forget_progress(self.job);
+            forget_reports(context, self.job);
         }
         let ran = self.took.get().copied();
         self.meter.record_end(outcome, ran, failure.map(|failure| failure.kind));

@@ -1,5 +1,5 @@
-//! What the handler of an attempt reports: its progress, and checkpoints. Values are kept in memory
-//! and written beside the handler, at most once a second.
+//! The reports of a handler: its progress, and checkpoints. Values are kept in memory and written
+//! beside the handler, at most once a second.
 //!
 //! They are not written in the handler's transaction, whose writes go with a failed attempt. The
 //! row is fenced by the claim's token (P10). A success deletes it, once it is committed. If the
@@ -69,7 +69,7 @@ struct State {
     end: Option<End>,
 }
 
-/// What becomes of values that are not written as the handler ends.
+/// The fate of values that are not written as the handler ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Write,
@@ -87,11 +87,19 @@ impl Reporter {
         let write = async |conn: &mut PgConnection| {
             self.context.store.write_progress(conn, self.job, self.token, report).await
         };
-        match self.context.report_aside(self.origin.as_ref(), write).await {
+        match self.on_side(write).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(ProgressError::NotHeld { job: self.job }),
             Err(error) => Err(ProgressError::Database(redact_detail(error))),
         }
+    }
+
+    async fn on_side<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let Context { side, side_reports, .. } = &*self.context;
+        side_reports.on_side(side, self.origin.as_ref(), work).await
     }
 
     async fn read(&self) -> Result<Option<String>, ProgressError> {
@@ -100,8 +108,7 @@ impl Reporter {
                 async |conn: &mut PgConnection| self.context.store.checkpoint(conn, self.job).await;
             in_short_tx(conn, read).await
         };
-        let read = self.context.report_aside(self.origin.as_ref(), read).await;
-        read.map_err(|error| ProgressError::Database(redact_detail(error)))
+        self.on_side(read).await.map_err(|error| ProgressError::Database(redact_detail(error)))
     }
 }
 
@@ -208,7 +215,8 @@ impl Shared {
         })
     }
 
-    /// Passes the answer on. What was not written is tried again, unless there is something newer.
+    /// Passes the answer on. Values that were not written are tried again, unless there are newer
+    /// ones.
     fn answer(&self, report: Report, answer: Result<(), ProgressError>) {
         self.with(|state| {
             state.writing = false;
@@ -258,4 +266,27 @@ async fn write_reports(shared: Arc<Shared>) {
         }
         shared.wait().await;
     }
+}
+
+/// Deletes the row of a job that has succeeded, beside everything else: jobs that come meanwhile go
+/// together. If the process dies before, maintenance deletes it.
+pub(crate) fn forget_reports(context: &Arc<Context>, job: i64) {
+    if !context.side_reports.add_succeeded(job) {
+        return;
+    }
+    let context = Arc::clone(context);
+    tokio::spawn(async move {
+        let mut done = 0;
+        while let Some(jobs) = context.side_reports.next_succeeded(done) {
+            done = jobs.len();
+            let forget = async |conn: &mut PgConnection| {
+                let forget =
+                    async |conn: &mut PgConnection| context.store.forget_progress(conn, jobs).await;
+                in_short_tx(conn, forget).await
+            };
+            if let Err(error) = context.side_reports.on_side(&context.side, None, forget).await {
+                tracing::debug!(%error, "the progress of jobs is left to maintenance");
+            }
+        }
+    });
 }

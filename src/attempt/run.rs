@@ -190,9 +190,9 @@ impl ClaimedTurn {
         }
     }
 
-    /// Runs the handler, leaves its savepoint, and writes what it reported last. Also returns whether
-    /// the connection is in a known state. It is not if a handler was dropped after it had used it,
-    /// or had ended the transaction itself.
+    /// Runs the handler, leaves its savepoint, and writes what it reported last. Also returns
+    /// whether the connection is in a known state. It is not if a handler was dropped after it had
+    /// used it, or had ended the transaction itself.
     pub(crate) async fn handle(
         &self,
         job: &mut ActiveJob,

@@ -323,7 +323,7 @@ pub enum ProgressError {
     /// The checkpoint cannot be stored: serde failed, or `jsonb` cannot hold it. It is not kept.
     #[error("the checkpoint cannot be stored as JSON: {reason}")]
     Serialize {
-        /// What is wrong with it.
+        /// The mistake in it.
         reason: String,
     },
     /// The checkpoint is too large. It is not kept.

@@ -21,7 +21,7 @@ pub(crate) const MAX_PERCENT: u8 = 100;
 pub struct Progress {
     /// How much of the work is done: 0 to 100.
     pub percent: u8,
-    /// What it does; may be empty.
+    /// The words of the handler; may be empty.
     pub message: String,
     /// When it was written, by the database's clock.
     pub at: DateTime<Utc>,

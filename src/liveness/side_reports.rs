@@ -1,5 +1,5 @@
-//! The writes of progress and checkpoints, and the deletes of those of jobs that have succeeded:
-//! one connection of the side pool at a time, as settles need the others.
+//! The connection for progress and checkpoints, and the jobs whose rows are to be deleted. One
+//! connection of the side pool at a time: settles need the others.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,13 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::liveness::context::Context;
-use crate::store::{WorkConnection, in_short_tx};
+use crate::liveness::side_pool::SidePool;
+use crate::store::WorkConnection;
 
 /// Bounds the wait for the connection and for the answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Who has the connection, and what is to be deleted.
+/// The place in the line for the connection, and the jobs that have succeeded.
 #[derive(Debug)]
 pub(crate) struct SideReports {
     one: Semaphore,
@@ -30,18 +30,19 @@ impl Default for SideReports {
     }
 }
 
-impl Context {
+impl SideReports {
     /// Does work of a transaction on a side connection, where `origin` leads. After an error the
     /// connection is closed. Safe to drop: the connection is closed then too.
-    pub(crate) async fn report_aside<T>(
+    pub(crate) async fn on_side<T>(
         &self,
+        side: &SidePool,
         origin: Option<&Arc<PgConnectOptions>>,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let work = async {
-            let permit = self.side_reports.one.acquire();
+            let permit = self.one.acquire();
             let _permit = permit.await.map_err(|_| sqlx::Error::PoolClosed)?;
-            let mut conn = WorkConnection::from(self.side.acquire_at(origin).await?);
+            let mut conn = WorkConnection::from(side.acquire_at(origin).await?);
             let done = work(&mut conn).await?;
             conn.done();
             Ok(done)
@@ -50,39 +51,18 @@ impl Context {
         timeout(LIMIT, work).await.unwrap_or_else(late)
     }
 
-    /// Deletes what a job that has succeeded has left behind, beside everything else: those that
-    /// come meanwhile go together. If the process dies before, maintenance deletes it.
-    pub(crate) fn forget_progress(self: &Arc<Self>, job: i64) {
-        let is_first = self.side_reports.with(|jobs| {
+    /// Adds a job that has succeeded. Returns whether it is the only one: then the caller takes
+    /// care of it, and of those that come meanwhile.
+    pub(crate) fn add_succeeded(&self, job: i64) -> bool {
+        self.with(|jobs| {
             jobs.push(job);
             jobs.len() == 1
-        });
-        if !is_first {
-            return;
-        }
-        let context = Arc::clone(self);
-        tokio::spawn(async move {
-            let mut done = 0;
-            while let Some(jobs) = context.side_reports.next(done) {
-                done = jobs.len();
-                let forget = async |conn: &mut PgConnection| {
-                    let forget = async |conn: &mut PgConnection| {
-                        context.store.forget_progress(conn, jobs).await
-                    };
-                    in_short_tx(conn, forget).await
-                };
-                if let Err(error) = context.report_aside(None, forget).await {
-                    tracing::debug!(%error, "progress is left to maintenance");
-                }
-            }
-        });
+        })
     }
-}
 
-impl SideReports {
-    /// Drops the first `done` jobs, and returns the rest. These stay until then: a job that comes
-    /// meanwhile is not the first, and so starts no second task.
-    fn next(&self, done: usize) -> Option<Vec<i64>> {
+    /// Drops the first `done` jobs, and returns the rest; `None` if there are no more. They stay
+    /// until they are done, so that a job that comes meanwhile is not the only one.
+    pub(crate) fn next_succeeded(&self, done: usize) -> Option<Vec<i64>> {
         self.with(|jobs| {
             jobs.drain(..done);
             (!jobs.is_empty()).then(|| jobs.clone())

@@ -16,7 +16,7 @@ statements! {
     FORGET_LEFT = |names| names.sql("select {forget_left_progress}($1, $2)");
 }
 
-/// What a handler has reported.
+/// The values of a handler that are to be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The percentage, and the message.

@@ -32,6 +32,7 @@ pub(crate) struct JobLine {
     pub(crate) last_started_at: Option<DateTime<Utc>>,
     pub(crate) finished_at: Option<DateTime<Utc>>,
     pub(crate) error: Option<seriatim::Failure>,
+    pub(crate) progress: Option<seriatim::Progress>,
 }
 
 impl JobLine {
@@ -44,7 +45,7 @@ impl JobLine {
 /// The columns of a [`JobLine`].
 const COLUMNS: &str = "j.id, j.queue, j.group_id, j.status::text as status, j.name, j.reference, \
      j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at, j.last_started_at, \
-     j.finished_at, j.error";
+     j.finished_at, j.error, j.progress";
 
 impl FromRow<'_, PgRow> for JobLine {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
@@ -69,6 +70,7 @@ impl FromRow<'_, PgRow> for JobLine {
             last_started_at: row.try_get("last_started_at")?,
             finished_at: row.try_get("finished_at")?,
             error: error.map(|error| error.0),
+            progress: row.try_get::<Option<Json<_>>, _>("progress")?.map(|progress| progress.0),
         })
     }
 }
@@ -96,7 +98,11 @@ impl Session {
             "j.id, j.queue, j.group_id, {state}(j.status, j.queue, j.group_id, j.id) as status, j.name, \
              j.reference, j.attempts + ({since} is not null)::integer as attempts, j.attempts_forgiven, \
              j.max_attempts, j.created_at, j.run_at, coalesce({since}, j.last_started_at) as last_started_at, \
-             j.finished_at, j.error"
+             j.finished_at, j.error, \
+             (select jsonb_build_object('percent', p.percent, 'message', p.message, 'at', p.reported_at) \
+               from {progress} p where p.job_id = j.id and p.percent is not null and j.finished_at is null) \
+               as progress",
+            progress = self.table("job_progress")
         )
     }
 

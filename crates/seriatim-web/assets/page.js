@@ -122,10 +122,13 @@ async function refresh() {
   }
 }
 
+// A job that reports its progress moves without an event: nothing of the queues changes.
+const moves = () => main.querySelector("[data-moves]") !== null;
+
 setInterval(() => {
   const due = Date.now() - refreshedAt >= atLeast();
   const on = live.getAttribute("aria-pressed") === "true";
-  if (wanted && on && due && !document.hidden && !ask.open && !editing()) refresh();
+  if ((wanted || moves()) && on && due && !document.hidden && !ask.open && !editing()) refresh();
 }, 250);
 
 let source = null;

@@ -35,13 +35,14 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 21] = [
+pub const TABLES: [&str; 22] = [
     "adoption_lock",
     "cancel_request",
     "dedup",
     "flag_scan",
     "group_setting",
     "job",
+    "job_progress",
     "migration",
     "move_task",
     "operation",

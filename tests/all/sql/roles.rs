@@ -182,6 +182,9 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
                 Ok(Value::Null)
             }
             Some("slow") => {
+                assert_eq!(job.last_checkpoint::<u32>().await.map_err(JobError::retry)?, None);
+                job.progress(50, "slowly").map_err(JobError::retry)?;
+                job.checkpoint(&1).await.map_err(JobError::retry)?;
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(Value::Null)
             }
@@ -325,6 +328,23 @@ async fn an_observer_sees_where_jobs_are_and_nothing_that_they_carry() {
             "delete from seriatim.queue_group",
             "select nextval('seriatim.job_id_seq')",
             "table seriatim.dedup",
+        ],
+    )
+    .await;
+    // How far a job is, and not what it keeps for its next attempt.
+    let far =
+        "insert into seriatim.job_progress values ($1, 40, 'far', now(), '\"carried\"', now())";
+    sqlx::query(far).bind(id).execute(pool).await.unwrap();
+    let far = client.without_data().job(observer, id).await.unwrap().unwrap();
+    assert_eq!(far.progress.unwrap().to_string(), "40 %, far");
+    assert!(far.checkpoint_at.is_some());
+    may_not(
+        observer,
+        &[
+            "select checkpoint from seriatim.job_progress",
+            "delete from seriatim.job_progress",
+            "select seriatim.progress('1.2', 1)",
+            "select seriatim.checkpoint('1.2', '1')",
         ],
     )
     .await;

@@ -196,6 +196,20 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER", default_value_t = QueueOptions::MAX_SNOOZES)]
         max: u32,
     },
+    /// Say how far a received job is, for those who look, and keep a checkpoint for its next attempt.
+    Progress {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// How much of the work is done: 0 to 100.
+        #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
+        percent: u8,
+        /// The words to show beside it, as "page 4 of 10".
+        #[arg(default_value = "")]
+        message: String,
+        /// A checkpoint, up to 64 KiB: the next receive of the job shows it.
+        #[arg(long, value_name = "JSON")]
+        checkpoint: Option<String>,
+    },
     /// Extend the claim of a received job.
     Extend {
         /// The receipt of the job.
@@ -283,6 +297,7 @@ impl Command {
             | Self::Ack { .. }
             | Self::Nack { .. }
             | Self::Snooze { .. }
+            | Self::Progress { .. }
             | Self::Extend { .. } => true,
         }
     }

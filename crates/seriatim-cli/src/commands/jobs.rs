@@ -87,6 +87,8 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("reference", job.reference.clone()),
         ("attempts", Some(tries(job.attempt()))),
         ("snoozes", (job.snoozes > 0).then(|| job.snoozes.to_string())),
+        ("progress", job.progress.as_ref().map(|far| format!("{far} ({})", clock(far.at)))),
+        ("checkpoint", job.checkpoint_at.map(|at| format!("kept {}", clock(at)))),
         ("priority", (job.priority > 0).then(|| job.priority.to_string())),
         ("enqueued", Some(clock(job.created_at))),
         ("due", (!job.status.is_final()).then(|| clock(job.run_at))),

@@ -95,6 +95,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Snooze { receipt, delay, max } => {
             receive::snooze(&session, &receipt, delay, max).await
         }
+        Command::Progress { receipt, percent, message, checkpoint } => {
+            receive::progress(&session, &receipt, percent, &message, checkpoint).await
+        }
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }

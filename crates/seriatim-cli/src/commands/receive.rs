@@ -1,4 +1,4 @@
-//! `seriatim receive`, `ack`, `nack`, `snooze` and `extend`: jobs by hand, for scripts.
+//! `seriatim receive`, `ack`, `nack`, `snooze`, `progress` and `extend`: jobs by hand, for scripts.
 
 use std::time::Duration;
 
@@ -158,6 +158,26 @@ pub(crate) async fn snooze(
             _ => format!("is snoozed, due in {}", in_words(delay)),
         };
         Ok(effect(receipt, "snooze", &word))
+    };
+    session.change(act).await
+}
+
+/// Says how far a received job is, and keeps a checkpoint.
+pub(crate) async fn progress(
+    session: &Session,
+    receipt: &Receipt,
+    percent: u8,
+    message: &str,
+    checkpoint: Option<String>,
+) -> Result<(), Failure> {
+    let checkpoint = checkpoint.map(|json| parse(&json, "the checkpoint")).transpose()?;
+    let act = async |conn: &mut PgConnection| {
+        session.client.progress(&mut *conn, receipt, percent, message).await?;
+        if let Some(checkpoint) = &checkpoint {
+            session.client.checkpoint(conn, receipt, checkpoint).await?;
+        }
+        let kept = if checkpoint.is_some() { ", and its checkpoint is kept" } else { "" };
+        Ok(effect(receipt, "progress", &format!("is at {percent} %{kept}")))
     };
     session.change(act).await
 }

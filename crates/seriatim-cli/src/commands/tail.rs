@@ -1,4 +1,4 @@
-//! `seriatim tail`: the jobs of a queue as they begin and end.
+//! `seriatim tail`: the jobs of a queue as they begin, report and end.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -26,6 +26,8 @@ const OVERLAP: chrono::Duration = chrono::Duration::seconds(5);
 #[serde(rename_all = "snake_case")]
 enum What {
     Began,
+    /// It has reported how far it is.
+    Progress,
     Succeeded,
     Failed,
     Cancelled,
@@ -48,6 +50,7 @@ struct Event {
     seconds: Option<f64>,
     due_at: Option<DateTime<Utc>>,
     error: Option<seriatim::Failure>,
+    progress: Option<seriatim::Progress>,
 }
 
 /// The jobs seen so far.
@@ -83,6 +86,7 @@ impl Seen {
         let mut found = HashSet::new();
         for job in jobs.into_iter().filter(|job| found.insert(job.id)).collect::<Vec<_>>() {
             let before = self.running.remove(&job.id);
+            let reported = reported(before.as_ref(), &job).then_some(What::Progress);
             let what = match job.status {
                 JobStatus::Started => {
                     let is_new = before.is_none_or(|before| before.attempts != job.attempts);
@@ -99,7 +103,7 @@ impl Seen {
             {
                 continue;
             }
-            events.extend(what.map(|what| Event::of(what, &job, now)));
+            events.extend(what.into_iter().chain(reported).map(|what| Event::of(what, &job, now)));
         }
         let gone: Vec<_> = self.running.keys().filter(|id| !found.contains(id)).copied().collect();
         for job in gone.into_iter().filter_map(|id| self.running.remove(&id)) {
@@ -110,10 +114,20 @@ impl Seen {
     }
 }
 
+/// Returns whether a job that runs has reported since the look before. A report of an attempt
+/// before this one does not tell where this one is.
+fn reported(before: Option<&JobLine>, job: &JobLine) -> bool {
+    let Some(progress) = &job.progress else { return false };
+    job.status == JobStatus::Started
+        && job.last_started_at.is_none_or(|began| progress.at >= began)
+        && before.and_then(|before| before.progress.as_ref()) != Some(progress)
+}
+
 impl Event {
     fn of(what: What, job: &JobLine, now: DateTime<Utc>) -> Self {
         let at = match what {
             What::Began => job.last_started_at,
+            What::Progress => job.progress.as_ref().map(|progress| progress.at),
             _ => job.finished_at,
         };
         let took = job.finished_at.and_then(|end| (end - job.last_started_at?).to_std().ok());
@@ -129,6 +143,7 @@ impl Event {
             seconds: took.map(|took| took.as_secs_f64()),
             due_at: (what == What::GivenBack).then_some(job.run_at),
             error: job.error.clone().filter(|_| failed),
+            progress: job.progress.clone().filter(|_| what == What::Progress),
         }
     }
 }
@@ -139,6 +154,7 @@ fn print(session: &Session, event: &Event, now: DateTime<Utc>) -> Result<(), Fai
     }
     let word = match event.what {
         What::Began => "began",
+        What::Progress => "progress",
         What::Succeeded => "succeeded",
         What::Failed => "FAILED",
         What::Cancelled => "cancelled",
@@ -155,6 +171,9 @@ fn print(session: &Session, event: &Event, now: DateTime<Utc>) -> Result<(), Fai
     text.push(')');
     if let Some(due) = event.due_at {
         text = format!("{text}, due {}", since(due, now));
+    }
+    if let Some(progress) = &event.progress {
+        text = format!("{text}: {progress}");
     }
     if let Some(error) = &event.error {
         text = format!("{text}: {}", error.message);

@@ -47,6 +47,24 @@ async fn a_script_enqueues_receives_and_acks() {
     cli.ends(DONE, &["job", "run-now", &first_job]).await;
     let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
     let receipt = received[0]["receipt"].as_str().unwrap();
+    cli.ends(USAGE, &["progress", receipt, "101"]).await;
+    let dry = cli.ends(DONE, &["progress", receipt, "30", "--dry-run"]).await;
+    assert!(dry.out.contains("is at 30 %"), "{}", dry.out);
+    let kept =
+        cli.ends(DONE, &["progress", receipt, "40", "page 4 of 10", "--checkpoint", "[4]"]).await;
+    assert!(kept.out.contains("is at 40 %, and its checkpoint is kept"), "{}", kept.out);
+    let shown = cli.ends(DONE, &["job", "show", &first_job]).await.out;
+    assert!(shown.contains("progress     40 %, page 4 of 10 ("), "{shown}");
+    assert!(shown.contains("checkpoint   kept ") && shown.contains("s: 40 %, page 4"), "{shown}");
+    assert!(!shown.contains("[4]"), "{shown}");
+    let explained = cli.ends(DONE, &["explain", &first_job]).await.out;
+    assert!(explained.contains("s: 40 %, page 4 of 10)"), "{explained}");
+    let shown = cli.json(&["job", "show", &first_job]).await;
+    assert_eq!(shown[0]["progress"]["percent"], 40);
+    cli.ends(DONE, &["nack", receipt, "--delay", "0s"]).await;
+    let received = cli.json(&["receive", "orders", "--group", "ann"]).await;
+    assert_eq!(received[0]["checkpoint"], serde_json::json!([4]));
+    let receipt = received[0]["receipt"].as_str().unwrap();
     cli.ends(DONE, &["ack", receipt, "--dry-run"]).await;
     cli.ends(DONE, &["ack", receipt, "--result", "[1]"]).await;
     assert_eq!(cli.status(first.as_i64().unwrap()).await, JobStatus::Succeeded);

@@ -8,7 +8,7 @@ use seriatim::OutOfAttempts;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::timeout;
 
-use crate::support::{Cli, PATIENCE};
+use crate::support::{Cli, DONE, PATIENCE};
 
 #[tokio::test]
 async fn tail_follows_what_ends() {
@@ -33,6 +33,31 @@ async fn tail_follows_what_ends() {
     let seen = timeout(PATIENCE, seen).await.unwrap();
     assert_eq!((&seen["event"], &seen["group"]), (&json!("failed"), &json!("ann")));
     assert_eq!(seen["error"]["message"], "the bank is closed\n\u{1b}[31m");
+    tail.kill().await.unwrap();
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn tail_follows_how_far_a_job_is() {
+    let cli = Cli::new().await;
+    cli.enqueue("ann").await;
+    let received = cli.json(&["receive", "orders", "--visibility", "10m"]).await;
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    let mut tail = cli.command(&["tail", "orders"]);
+    let mut tail = tail.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let began = next().await;
+    assert!(began.contains("began"), "{began}");
+    for far in ["40", "70"] {
+        cli.ends(DONE, &["progress", receipt, far, "on its way"]).await;
+        let told = next().await;
+        let words = format!(": {far} %, on its way");
+        assert!(told.contains("  progress ") && told.ends_with(&words), "{told}");
+    }
+    cli.ends(DONE, &["ack", receipt]).await;
+    let ended = next().await;
+    assert!(ended.contains("succeeded"), "{ended}");
     tail.kill().await.unwrap();
     cli.remove().await;
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use seriatim::explain::{AttemptInfo, JobExplanation};
-use seriatim::{AttemptRecord, Failure, Job, JobStatus};
+use seriatim::{AttemptRecord, Failure, Job, JobStatus, Progress};
 
 use crate::app::App;
 use crate::error::WebError;
@@ -23,6 +23,8 @@ pub(crate) struct JobView {
     pub(crate) attempts: u32,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) snoozes: u32,
+    pub(crate) progress: Option<Progress>,
+    pub(crate) checkpoint_at: Option<DateTime<Utc>>,
     /// The last attempt, and the number of those that count.
     pub(crate) attempt: AttemptInfo,
     pub(crate) run_at: DateTime<Utc>,
@@ -54,6 +56,8 @@ impl JobView {
             priority: job.priority,
             attempts: job.attempts,
             snoozes: job.snoozes,
+            progress: job.progress,
+            checkpoint_at: job.checkpoint_at,
             max_attempts: job.max_attempts,
             run_at: job.run_at,
             expires_at: job.expires_at,

@@ -14,11 +14,20 @@ pub(crate) struct JobLine {
     pub(crate) state: &'static str,
     pub(crate) name: String,
     pub(crate) attempt: String,
+    pub(crate) progress: Option<ProgressView>,
     pub(crate) created: When,
     pub(crate) due: When,
     pub(crate) queue: String,
     pub(crate) group: Option<(String, String)>,
     pub(crate) error: String,
+}
+
+/// How far a job is.
+pub(crate) struct ProgressView {
+    pub(crate) percent: u8,
+    pub(crate) words: String,
+    /// Its job runs: the page reads itself anew more often.
+    pub(crate) moves: bool,
 }
 
 impl JobLine {
@@ -33,6 +42,11 @@ impl JobLine {
             state,
             name: job.name.as_deref().map(shown).unwrap_or_default(),
             attempt: attempt(job.attempt),
+            progress: job.progress.as_ref().map(|progress| ProgressView {
+                percent: progress.percent,
+                words: shown(&progress.to_string()),
+                moves: job.status == JobStatus::Started,
+            }),
             created: When::new(job.created_at),
             due: When::new(job.run_at),
             queue: shown(&job.queue),

@@ -111,6 +111,45 @@ async fn hostile_names_run_no_script() {
     shop.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_a_running_job_is_seen_as_it_moves() {
+    let Some(browser) = browser(false, 400).await else { return };
+    let shop = Shop::open(0).await;
+    let (client, pool) = (seriatim::Client::default(), shop.pool());
+    let import = NewJob::new("imports", &1).group("acme");
+    let id = seriatim::enqueue(&pool, import).await.unwrap().id();
+    let visible = Receive::new("imports").visibility(Duration::from_secs(600));
+    let received = client.receive(&pool, visible).await.unwrap();
+    let receipt = &received[0].receipt;
+    client.progress(&pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
+    client.checkpoint(&pool, receipt, &"SECRET CURSOR").await.unwrap();
+    let page = serve(pool.clone(), local(Access::Viewer)).await;
+    for path in [format!("/job?id={id}"), "/lane?queue=imports&group=acme".to_owned()] {
+        client.progress(&pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
+        browser.open(page, &path).await;
+        browser.reads(".far", "40 %, page 4 of 10 <b>").await;
+        browser.reads(".why", "s: 40 %, page 4 of 10 <b>)").await;
+        // Nothing of the queues changes: the page moves by itself.
+        client.progress(&pool, receipt, 70, "page 7 of 10").await.unwrap();
+        browser.reads(".far", "70 %, page 7 of 10").await;
+        let value = "return document.querySelector('progress').value";
+        assert_eq!(browser.script(value).await, 70);
+        let text = browser.script("return document.body.textContent").await;
+        assert!(!text.as_str().unwrap().contains("SECRET"), "{text}");
+        let wider = "return document.documentElement.scrollWidth - window.innerWidth";
+        assert!(browser.script(wider).await.as_i64().unwrap() <= 0, "{path} scrolls sideways");
+    }
+    client.ack(&pool, receipt).await.unwrap();
+    browser.open(page, &format!("/job?id={id}")).await;
+    browser.reads("h1", "succeeded").await;
+    assert_eq!(
+        browser.script("return document.querySelector('.far')").await,
+        serde_json::Value::Null
+    );
+    browser.close().await;
+    shop.close().await;
+}
+
 /// A refresh takes neither the focus, nor the selection, nor what was opened.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refresh_moves_nothing() {
