@@ -16,7 +16,7 @@ const PAGE: &str = include_str!("../../../docs/sql-functions.md");
 const ROLES: &str = include_str!("../../../docs/roles.sql");
 
 /// Functions that the page must have, though no role is granted each by its name.
-const FOR_ALL: [&str; 11] = [
+const FOR_ALL: [&str; 13] = [
     "enqueue",
     "receive",
     "ack",
@@ -24,6 +24,8 @@ const FOR_ALL: [&str; 11] = [
     "nack",
     "nack_many",
     "snooze",
+    "progress",
+    "checkpoint",
     "extend",
     "extend_many",
     "release_many",

@@ -117,20 +117,21 @@ async fn the_progress_of_a_running_job_is_seen_as_it_moves() {
     let shop = Shop::open(0).await;
     let (client, pool) = (seriatim::Client::default(), shop.pool());
     let import = NewJob::new("imports", &1).group("acme");
-    let id = seriatim::enqueue(&pool, import).await.unwrap().id();
+    let id = seriatim::enqueue(pool, import).await.unwrap().id();
     let visible = Receive::new("imports").visibility(Duration::from_secs(600));
-    let received = client.receive(&pool, visible).await.unwrap();
+    let received = client.receive(pool, visible).await.unwrap();
     let receipt = &received[0].receipt;
-    client.progress(&pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
-    client.checkpoint(&pool, receipt, &"SECRET CURSOR").await.unwrap();
-    let page = serve(pool.clone(), local(Access::Viewer)).await;
+    client.progress(pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
+    client.checkpoint(pool, receipt, &"SECRET CURSOR").await.unwrap();
+    let page = serve(pool, local(Access::Viewer)).await;
     for path in [format!("/job?id={id}"), "/lane?queue=imports&group=acme".to_owned()] {
-        client.progress(&pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
+        client.progress(pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
         browser.open(page, &path).await;
+        browser.refresh_soon().await;
         browser.reads(".far", "40 %, page 4 of 10 <b>").await;
         browser.reads(".why", "s: 40 %, page 4 of 10 <b>)").await;
         // Nothing of the queues changes: the page moves by itself.
-        client.progress(&pool, receipt, 70, "page 7 of 10").await.unwrap();
+        client.progress(pool, receipt, 70, "page 7 of 10").await.unwrap();
         browser.reads(".far", "70 %, page 7 of 10").await;
         let value = "return document.querySelector('progress').value";
         assert_eq!(browser.script(value).await, 70);
@@ -139,7 +140,7 @@ async fn the_progress_of_a_running_job_is_seen_as_it_moves() {
         let wider = "return document.documentElement.scrollWidth - window.innerWidth";
         assert!(browser.script(wider).await.as_i64().unwrap() <= 0, "{path} scrolls sideways");
     }
-    client.ack(&pool, receipt).await.unwrap();
+    client.ack(pool, receipt).await.unwrap();
     browser.open(page, &format!("/job?id={id}")).await;
     browser.reads("h1", "succeeded").await;
     assert_eq!(
