@@ -196,7 +196,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NUMBER", default_value_t = QueueOptions::MAX_SNOOZES)]
         max: u32,
     },
-    /// Say how far a received job is, for those who look, and keep a checkpoint for its next attempt.
+    /// Say how far a received job is, and keep a checkpoint for its next attempt.
     Progress {
         /// The receipt of the job.
         receipt: Receipt,

@@ -56,7 +56,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         return demo::run(global.json).await;
     }
     if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
-        return sqs::run(global, served).await;
+        // Boxed: all of maintenance is in this future.
+        return Box::pin(sqs::run(global, served)).await;
     }
     let read_only = global.read_only;
     let session = Session::open(global).await?;

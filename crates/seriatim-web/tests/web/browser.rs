@@ -118,7 +118,7 @@ async fn the_progress_of_a_running_job_is_seen_as_it_moves() {
     let (client, pool) = (seriatim::Client::default(), shop.pool());
     let import = NewJob::new("imports", &1).group("acme");
     let id = seriatim::enqueue(pool, import).await.unwrap().id();
-    let visible = Receive::new("imports").visibility(Duration::from_secs(600));
+    let visible = Receive::new("imports").visibility(Duration::from_mins(10));
     let received = client.receive(pool, visible).await.unwrap();
     let receipt = &received[0].receipt;
     client.progress(pool, receipt, 40, "page 4 of 10 <b>").await.unwrap();
