@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use crate::job::error::{BuildMistake, NameError, ScheduleError};
 use crate::job::reason::{failed_call, reason};
 use crate::job::redact::redact_detail;
@@ -264,6 +266,45 @@ fn not_paused(queue: &str, group: Option<&str>) -> String {
             format!("group {group:?} of queue {queue:?} is not paused (unhalt_group ends a halt)")
         }
         None => format!("queue {queue:?} is not paused (unpause_group ends the pause of a group)"),
+    }
+}
+
+/// Why a group or a queue does not rest as its job asked. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestError {
+    /// The job has no group.
+    #[error("job {job} has no group that could rest: call rest_queue to let its queue rest")]
+    NoGroup {
+        /// The job.
+        job: i64,
+    },
+    /// The hold of the job is lost: what this attempt asks for does not count.
+    #[error("nothing rests for job {job}: another worker has taken its claim over")]
+    TakenOver {
+        /// The job.
+        job: i64,
+    },
+    /// The end is too far away.
+    #[error("the rest would end at {until}, it must end within 100 years, by the database's clock")]
+    OutOfRange {
+        /// The end.
+        until: DateTime<Utc>,
+    },
+    /// Another transaction has had the row of the pause for two seconds.
+    #[error("nothing rests for job {job}: the pause is locked by another transaction, try again")]
+    Busy {
+        /// The job.
+        job: i64,
+    },
+    /// The database refused, or could not be reached.
+    #[error("{}", failed_call("rest", .0))]
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for RestError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(redact_detail(error))
     }
 }
 

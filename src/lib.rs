@@ -328,7 +328,7 @@ pub use attempt::active_job::ActiveJob;
 pub use attempt::handler::JobHandler;
 pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
-pub use error::{BuildError, ControlError, MigrateError, StartError};
+pub use error::{BuildError, ControlError, MigrateError, RestError, StartError};
 pub use job::bytes::Bytes;
 pub use job::error::{
     BuildMistake, ConfigureError, EnqueueError, NameError, ProgressError, ScheduleError,

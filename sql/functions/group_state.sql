@@ -12,7 +12,8 @@ create or replace function {schema}.group_state(of_queue text, of_group text) re
   state text, head bigint, head_status text, head_name text, attempts integer, attempts_forgiven integer,
   max_attempts integer, enqueued_at timestamptz, due_at timestamptz, started_at timestamptz, depth bigint,
   parked bigint, stopped_at timestamptz, reason text, halted_by bigint, halted_until timestamptz,
-  halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean)
+  halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean,
+  rested_by bigint)
 language sql stable as $$
   select case
       when g.lapsed then 'lapsed'
@@ -30,7 +31,8 @@ language sql stable as $$
     case when g.halted_at is not null then g.halt_reason else s.pause_reason end,
     g.halt_job_id, g.halt_until, g.halt_then, s.paused_at, s.paused_until, s.pause_reason,
     g.job_id is null and g.halted_at is null and s.paused_at is null and h.run_at <= now()
-      and coalesce(g.rechecks >= 4, false)
+      and coalesce(g.rechecks >= 4, false),
+    s.rested_by
   from (select
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
         and j.status in ('queued', 'started') limit 1001) c) as depth,
@@ -41,7 +43,7 @@ language sql stable as $$
       g.halt_then, g.rechecks, g.ready_at, g.job_id is not null and {lapsed_g} as lapsed
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (
-    select s.paused_at, s.pause_reason, s.paused_until from {schema}.group_setting s
+    select s.paused_at, s.pause_reason, s.paused_until, s.rested_by from {schema}.group_setting s
     where s.queue = of_queue and s.group_id = of_group and {paused_s}) s on true
   left join lateral (
     -- Named, as an observer may not read what a job carries.

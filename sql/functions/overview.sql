@@ -67,7 +67,7 @@ create or replace function queue_overview(up_to bigint default 10000) returns ta
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint,
   paused_groups bigint, parked_groups bigint, served boolean, paused_until timestamptz,
   dead_letter_queue text, dead_letters_of text[], lapsed_groups bigint, lapsed bigint,
-  lapsed_since timestamptz, rate integer, rate_per_ms bigint)
+  lapsed_since timestamptz, rate integer, rate_per_ms bigint, rested_by bigint)
 language sql stable set search_path from current set jit = off as $$
   with recursive known(name, step) as (
     select n.name, 1 from queue_after('') n
@@ -124,9 +124,10 @@ language sql stable set search_path from current set jit = off as $$
     exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name),
     p.paused_until, q.dead_letter_queue,
     case when looked.others then '{}' else coalesce(looked.dead_letters_of[:5], '{}') end,
-    lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms
+    lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms,
+    p.rested_by
   from known k left join queue q on q.name = k.name
-  left join lateral (select q.paused_at, q.paused_until, q.pause_reason where {paused_q}) p on true
+  left join lateral (select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true
   left join lateral (
     select count(l.group_id) as groups, count(*) - count(l.group_id) as jobs, min(l.over_at) as since from (

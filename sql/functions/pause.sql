@@ -18,30 +18,93 @@ begin
   if ends_at <= clock_timestamp() then
     raise exception 'the pause would end at %, it is % already', ends_at, clock_timestamp()
       using errcode = '22023', hint = 'unpause ends a pause at once.';
-  elsif ends_at > clock_timestamp() + interval '100 years' then
-    raise exception 'the pause would end at %, in more than 100 years', ends_at
-      using errcode = '22023', hint = 'Leave the end out: then an operator ends it.';
   end if;
-  if group_id is null then
-    insert into queue as old (name, paused_at, pause_reason, paused_until)
-    select pause.queue, clock_timestamp(), reason, ends_at
-    on conflict (name) do update set
-      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
-      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
-  else
-    insert into group_setting as old (queue, group_id, paused_at, pause_reason, paused_until)
-    select pause.queue, pause.group_id, clock_timestamp(), reason, ends_at
-    on conflict (queue, group_id) do update set
-      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
-      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until;
-    if ends_at is not null then
-      perform flag_next(queue, group_id);
-    end if;
-  end if;
-  if ends_at is not null then
-    perform pg_notify(current_schema() || '.wake', queue);
+  perform set_pause(queue, group_id, reason, ends_at, null);
+  if group_id is not null and ends_at is not null then
+    perform flag_next(queue, group_id);
   end if;
   perform record_operation(actor, 'pause', queue, group_id, null, reason, 1);
+end $$;
+
+-- Lets the group of a receipt's job rest, or the whole queue: a pause that the job asks for, as its
+-- partner takes no more requests for a while. Receipts of receivers count, and so do the claims of
+-- workers. It never shortens a pause: one that ends later, or by an operator alone, stays as it is.
+-- A pause that ends sooner takes the reason and the end of the rest.
+--
+-- Returns `done`; `kept` (a pause that lasts as long stands already, or `until` is over), `stale`
+-- (the claim was taken over, or has ended); or `busy`: another transaction has had the row of the
+-- pause for half a second. With the rights of its owner, as workers may pause nothing else.
+--
+-- It changes no row of the group: a handler may have that. Nor does it flag a job: a row that rests
+-- until a sooner end finds the later one when it is due.
+--
+-- Locks: the row of the queue, or of the group's setting; waits.
+create or replace function rest(receipt text, until timestamptz, reason text default null,
+  whole_queue boolean default false) returns text
+language plpgsql volatile security definer
+set search_path from current {pinned} set lock_timeout = '500ms' as $$
+declare
+  shown record; held record;
+begin
+  perform check_isolation('rest');
+  shown := parse_receipt(receipt);
+  if until is null or whole_queue is null then
+    raise exception 'until is %, and whole_queue %', coalesce(until::text, 'null'),
+        coalesce(whole_queue::text, 'null')
+      using errcode = '22023', hint = 'Pass the time when the rest ends, and for whole_queue true or false.';
+  end if;
+  select h.queue, h.group_id into held from held_job(shown.job, shown.token, false) h;
+  if not found then
+    return 'stale';
+  elsif held.group_id is null and not whole_queue then
+    raise exception 'job % has no group that could rest', shown.job
+      using errcode = '22023', hint = 'Let its queue rest: pass whole_queue => true.';
+  elsif until <= clock_timestamp() then
+    return 'kept';
+  end if;
+  return case when set_pause(held.queue, case when not whole_queue then held.group_id end,
+    left(reason, {reason_limit}), until, shown.job) then 'done' else 'kept' end;
+exception when lock_not_available then
+  return 'busy';
+end $$;
+
+-- Writes a pause, of an operator or for a job (`by_job`), and returns whether it counts: what a job
+-- asks for shortens none. A pause that stands keeps the time of its begin. Workers are told of an
+-- end: they wait until then.
+--
+-- Locks: the row of the queue, or of the group's setting; waits.
+create or replace function set_pause(of_queue text, of_group text, why text, ends_at timestamptz,
+  by_job bigint) returns boolean
+language plpgsql volatile set search_path from current as $$
+declare
+  done boolean;
+begin
+  if ends_at > clock_timestamp() + interval '100 years' then
+    raise exception 'the pause would end at %, in more than 100 years', ends_at
+      using errcode = '22023', hint = 'pause without an end is ended by an operator.';
+  end if;
+  if of_group is null then
+    insert into queue as old (name, paused_at, pause_reason, paused_until, rested_by)
+    select of_queue, clock_timestamp(), why, ends_at, by_job
+    on conflict (name) do update set
+      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
+      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until,
+      rested_by = excluded.rested_by
+    where by_job is null or not {paused_old} or old.paused_until < excluded.paused_until;
+  else
+    insert into group_setting as old (queue, group_id, paused_at, pause_reason, paused_until, rested_by)
+    select of_queue, of_group, clock_timestamp(), why, ends_at, by_job
+    on conflict (queue, group_id) do update set
+      paused_at = case when {paused_old} then old.paused_at else excluded.paused_at end,
+      pause_reason = excluded.pause_reason, paused_until = excluded.paused_until,
+      rested_by = excluded.rested_by
+    where by_job is null or not {paused_old} or old.paused_until < excluded.paused_until;
+  end if;
+  done := found;
+  if done and ends_at is not null then
+    perform pg_notify(current_schema() || '.wake', of_queue);
+  end if;
+  return done;
 end $$;
 
 -- Flags the next job of a group whose pause this transaction has changed, if it is queued.
@@ -76,7 +139,7 @@ begin
   if group_id is null then
     -- A pause that has ended by itself leaves its row.
     select {paused_q} into done from queue q where q.name = unpause.queue for no key update;
-    update queue q set paused_at = null, pause_reason = null, paused_until = null
+    update queue q set paused_at = null, pause_reason = null, paused_until = null, rested_by = null
     where q.name = unpause.queue and q.paused_at is not null;
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
@@ -87,7 +150,7 @@ begin
     where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;
     delete from group_setting s
     where s.queue = unpause.queue and s.group_id = unpause.group_id and s.out_of_attempts is null;
-    update group_setting s set paused_at = null, pause_reason = null, paused_until = null
+    update group_setting s set paused_at = null, pause_reason = null, paused_until = null, rested_by = null
     where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
     perform flag_next(queue, group_id);
   end if;

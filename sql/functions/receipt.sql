@@ -63,6 +63,21 @@ begin
   return (settle_receipts(verb, array[shown.job], array[shown.token], array[result], wait, message, most))[1];
 end $$;
 
+-- Returns the job of a claim that stands, by its token; no row: the claim is stale. A plain read,
+-- so the claim may be taken over right behind it.
+create or replace function {schema}.held_job(of_job bigint, token uuid, late boolean)
+returns table (id bigint, queue text, group_id text)
+language sql stable as $$
+  select j.id, j.queue, j.group_id from {schema}.job j left join lateral (
+    select g.queue, g.group_id from {schema}.queue_group g
+    where g.claim = token and not {over_g} and of_job = any ({claimed_jobs_g})
+    limit 1) g on true
+  where j.id = any (array[of_job]) and {claimed}
+    and case when j.group_id is null then j.claim = token and (late or not {over_j})
+      else j.queue = g.queue and j.group_id = g.group_id end
+  limit 1
+$$;
+
 -- Locks the rows of receipts: the groups' by their tokens, then the jobs'. `states`: held, stale,
 -- or busy. Skipped is not lost: only a plain read that shows another token makes it stale. `groups`
 -- has the group of each held receipt, and of no other; null: the job has none. If a receipt is busy
@@ -97,14 +112,7 @@ begin
     select array_agg(coalesce(r.state, case when j.id is null then 'stale' else 'busy' end)) into states
     from unnest(of_jobs, tokens, states) r(job, token, state)
     left join lateral (
-      select j.id from job j left join lateral (
-        select g.queue, g.group_id from queue_group g
-        where g.claim = r.token and not {over_g} and r.job = any ({claimed_jobs_g})
-        limit 1) g on true
-      where r.state is null and j.id = any (array[r.job]) and {claimed}
-        and case when j.group_id is null then j.claim = r.token and (late or not {over_j})
-          else j.queue = g.queue and j.group_id = g.group_id end
-      limit 1) j on true;
+      select h.id from held_job(r.job, r.token, late) h where r.state is null) j on true;
     if 'busy' = any (states) and clock_timestamp() < until then
       raise sqlstate 'SQ000';
     end if;

@@ -15,6 +15,7 @@ mod leased_turn;
 mod lost;
 pub(crate) mod release;
 mod reports;
+mod rest;
 mod run;
 mod settle;
 pub(crate) mod settle_batch;

@@ -24,8 +24,8 @@ use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
 use crate::metrics::receives::record_receive;
 use crate::store::{
-    ReceiptState, ReceiveArguments, ReceivedRow, begin_ack, begin_nack, begin_receive, count,
-    record_failure,
+    ReceiptState, ReceiveArguments, ReceivedRow, RestArguments, RestState, begin_ack, begin_nack,
+    begin_receive, count, record_failure,
 };
 
 /// A request to receive: `Receive::new("queue").max(10)`.
@@ -506,6 +506,61 @@ impl Client {
             check_receipt(self.store.snooze(executor, &text, delay, max_snoozes).await?, receipt)
         };
         in_span(&begin_nack(receipt.job), snoozed).await
+    }
+
+    /// Lets the group of a received job rest until `until`, by the database's clock, as
+    /// [`ActiveJob::rest_group`](crate::ActiveJob::rest_group) does: no job of it is received or
+    /// started before that. The job itself stays received: [`snooze`](Self::snooze) puts it off.
+    /// Returns whether the rest counts: `false` if a pause stands that lasts as long, or `until` is
+    /// over. In a transaction it counts when that commits.
+    ///
+    /// # Errors
+    /// As [`ack`](Self::ack); [`ReceiveError::Refused`] also for a job without a group, and for an
+    /// end in more than 100 years. [`ReceiveError::Busy`]: another transaction has had the row of
+    /// the pause for half a second.
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn rest_group(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        until: DateTime<Utc>,
+        reason: &str,
+    ) -> Result<bool, ReceiveError> {
+        self.rest(executor, receipt, RestArguments { whole_queue: false, until, reason }).await
+    }
+
+    /// Lets the whole queue of a received job rest, as [`rest_group`](Self::rest_group) does with
+    /// its group.
+    ///
+    /// # Errors
+    /// As [`rest_group`](Self::rest_group), and a job needs no group.
+    ///
+    /// # Cancel safety
+    /// Safe to repeat.
+    pub async fn rest_queue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        until: DateTime<Utc>,
+        reason: &str,
+    ) -> Result<bool, ReceiveError> {
+        self.rest(executor, receipt, RestArguments { whole_queue: true, until, reason }).await
+    }
+
+    async fn rest(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &Receipt,
+        arguments: RestArguments<'_>,
+    ) -> Result<bool, ReceiveError> {
+        match self.store.rest(executor, &receipt.to_string(), arguments).await? {
+            RestState::Set => Ok(true),
+            RestState::Kept => Ok(false),
+            RestState::Stale => Err(ReceiveError::Stale { job: receipt.job }),
+            RestState::Busy => Err(ReceiveError::Busy { job: receipt.job }),
+        }
     }
 
     async fn give_back(

@@ -65,6 +65,12 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::QueuePaused { until: None, .. } => {
             String::from("Call unpause_queue to let the queue go on.")
         }
+        Reason::GroupPaused { rested_by: Some(_), .. } => {
+            String::from("It goes on by itself; call unpause_group to end the rest now.")
+        }
+        Reason::QueuePaused { rested_by: Some(_), .. } => {
+            String::from("It goes on by itself; call unpause_queue to end the rest now.")
+        }
         Reason::GroupPaused { .. } => String::from("Wait, or call unpause_group to go on now."),
         Reason::QueuePaused { .. } => String::from("Wait, or call unpause_queue to go on now."),
         Reason::AtLimit { .. } => {

@@ -50,10 +50,13 @@ pub struct PausedQueue {
     /// For how long, by the database's clock. In JSON: seconds.
     #[serde(serialize_with = "seconds")]
     pub age: Duration,
-    /// The reason that the operator gave.
+    /// The reason that was given.
     pub reason: Option<String>,
     /// When it ends by itself; `None`: only an operator ends it.
     pub until: Option<DateTime<Utc>>,
+    /// The job that asked for it as a [rest](crate::ActiveJob::rest_group); `None`: an operator
+    /// paused it.
+    pub rested_by: Option<i64>,
 }
 
 /// A group that is paused.
@@ -69,10 +72,13 @@ pub struct PausedGroup {
     /// For how long, by the database's clock. In JSON: seconds.
     #[serde(serialize_with = "seconds")]
     pub age: Duration,
-    /// The reason that the operator gave.
+    /// The reason that was given.
     pub reason: Option<String>,
     /// When it ends by itself; `None`: only an operator ends it.
     pub until: Option<DateTime<Utc>>,
+    /// The job that asked for it as a [rest](crate::ActiveJob::rest_group); `None`: an operator
+    /// paused it.
+    pub rested_by: Option<i64>,
 }
 
 /// A halted group, and why it stopped.

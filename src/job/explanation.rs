@@ -238,23 +238,33 @@ pub enum Reason {
         /// The job that failed.
         by: Option<i64>,
     },
-    /// Its group is paused.
+    /// Its group is paused, or rests.
     GroupPaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// The reason that the operator gave.
+        /// The reason that was given.
         why: Option<String>,
         /// When it ends by itself; `None`: only an operator ends it.
         until: Option<DateTime<Utc>>,
+        /// In how many seconds that is.
+        seconds_left: Option<f64>,
+        /// The job that asked for it as a [rest](crate::ActiveJob::rest_group); `None`: an operator
+        /// paused it.
+        rested_by: Option<i64>,
     },
-    /// Its queue is paused.
+    /// Its queue is paused, or rests.
     QueuePaused {
         /// Since when.
         since: DateTime<Utc>,
-        /// The reason that the operator gave.
+        /// The reason that was given.
         why: Option<String>,
         /// When it ends by itself; `None`: only an operator ends it.
         until: Option<DateTime<Utc>>,
+        /// In how many seconds that is.
+        seconds_left: Option<f64>,
+        /// The job that asked for it as a [rest](crate::ActiveJob::rest_group); `None`: an operator
+        /// paused it.
+        rested_by: Option<i64>,
     },
     /// The limit of jobs in flight of its queue is reached.
     AtLimit {

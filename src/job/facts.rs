@@ -92,6 +92,7 @@ impl Facts {
         let (attempt, processor) = (self.attempt, self.processor.clone());
         let (timeout_at, progress) = (self.timeout_at, self.progress.clone());
         let seconds = since.map_or(0.0, |since| self.seconds_since(since));
+        let seconds_left = until.map(|until| -self.seconds_since(until));
         Some(match word {
             "running" => {
                 let session = self.session.clone()?;
@@ -119,8 +120,12 @@ impl Facts {
             },
             "halted" => Reason::Halted { since: since?, seconds, why, by: self.by, until },
             "parking" => Reason::Parking { by: self.by },
-            "group_paused" => Reason::GroupPaused { since: since?, why, until },
-            "queue_paused" => Reason::QueuePaused { since: since?, why, until },
+            "group_paused" => {
+                Reason::GroupPaused { since: since?, why, until, seconds_left, rested_by: self.by }
+            }
+            "queue_paused" => {
+                Reason::QueuePaused { since: since?, why, until, seconds_left, rested_by: self.by }
+            }
             "at_limit" => Reason::AtLimit { in_flight: self.in_flight, limit: self.limit? },
             "at_rate" => Reason::AtRate { rate: self.rate?, until: until? },
             "spaced" => Reason::Spaced { until: until? },

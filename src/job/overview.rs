@@ -87,7 +87,7 @@ pub struct GroupCounts {
     pub resting: BoundedCount,
     /// Halted by a job that failed.
     pub halted: BoundedCount,
-    /// Paused by an operator.
+    /// Paused by an operator, or rests because a job asked for it.
     pub paused: BoundedCount,
     /// Jobs of theirs stepped aside with one that failed.
     pub parked: BoundedCount,
@@ -106,7 +106,7 @@ pub enum GroupState {
     Running,
     /// A job that failed has halted it.
     Halted,
-    /// An operator has paused it.
+    /// An operator has paused it, or it rests because a job asked for it.
     Paused,
     /// Its next job is not due yet: delayed, or waiting for a retry.
     Resting,
@@ -269,6 +269,9 @@ pub struct GroupOverview {
     pub pause_reason: Option<String>,
     /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
     pub paused_until: Option<DateTime<Utc>>,
+    /// The job that asked for its pause as a [rest](crate::ActiveJob::rest_group); `None`: it is not
+    /// paused, or an operator paused it.
+    pub rested_by: Option<i64>,
 }
 
 impl GroupOverview {

@@ -120,11 +120,16 @@ impl fmt::Display for Reason {
                 f.write_str("waits while jobs of its group are being parked")?;
                 by.map_or(Ok(()), |job| write!(f, " behind job {job}"))
             }
-            Self::GroupPaused { since, why, until } => {
-                write_pause(f, "group", since, why.as_ref(), until.as_ref())
-            }
-            Self::QueuePaused { since, why, until } => {
-                write_pause(f, "queue", since, why.as_ref(), until.as_ref())
+            Self::GroupPaused { since, why, until, seconds_left, rested_by }
+            | Self::QueuePaused { since, why, until, seconds_left, rested_by } => {
+                let what = if matches!(self, Self::GroupPaused { .. }) { "group" } else { "queue" };
+                match (rested_by, until) {
+                    (Some(by), Some(until)) => {
+                        write_rest(f, what, until, seconds_left.unwrap_or_default(), *by)?;
+                        write_given_reason(f, why.as_ref())
+                    }
+                    _ => write_pause(f, what, since, why.as_ref(), until.as_ref()),
+                }
             }
             Self::AtLimit { in_flight, limit } => write!(
                 f,
@@ -227,10 +232,24 @@ fn write_pause(
     until: Option<&DateTime<Utc>>,
 ) -> fmt::Result {
     write!(f, "waits because its {what} has been paused since {}", clock_time(since))?;
-    if let Some(why) = why {
-        write!(f, " ({})", one_line(why))?;
-    }
+    write_given_reason(f, why)?;
     until.map_or(Ok(()), |until| write!(f, ", until {}: it resumes by itself", clock_time(until)))
+}
+
+/// Writes a pause that a job asked for.
+fn write_rest(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    until: &DateTime<Utc>,
+    seconds: f64,
+    by: i64,
+) -> fmt::Result {
+    let (time, end) = (in_words(seconds), clock_time(until));
+    write!(f, "waits because its {what} rests until {end} (in {time}): job {by} asked for that")
+}
+
+fn write_given_reason(f: &mut fmt::Formatter<'_>, why: Option<&String>) -> fmt::Result {
+    why.map_or(Ok(()), |why| write!(f, " ({})", one_line(why)))
 }
 
 fn write_turn(f: &mut fmt::Formatter<'_>, seconds: f64, before: BoundedCount) -> fmt::Result {

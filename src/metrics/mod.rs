@@ -9,4 +9,5 @@ mod label;
 mod names;
 pub(crate) mod queue;
 pub(crate) mod receives;
+pub(crate) mod rests;
 pub(crate) mod slots;

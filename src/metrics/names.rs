@@ -68,6 +68,8 @@ metrics! {
         "Lost claims that this process took over, by whose they were: worker, receiver.";
     BACKGROUND_ERRORS: Counter n "background_errors_total",
         "Errors that no caller gets, by where they come from.";
+    RESTS: Counter n "rests_total",
+        "Rests that jobs of this process asked for, and that count, by what rests: group, queue.";
     RECEIVES: Counter n "receives_total",
         "Receives of this process, by result: jobs, empty.";
 }

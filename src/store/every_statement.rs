@@ -65,7 +65,7 @@ const RELATIONS: [&str; 16] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 55] = [
+const FUNCTIONS: [&str; 56] = [
     "abort",
     "ack",
     "adopt",
@@ -100,6 +100,7 @@ const FUNCTIONS: [&str; 55] = [
     "redrive_jobs",
     "redrive_parked",
     "release_node",
+    "rest",
     "remove_schedule",
     "resume_schedule",
     "set_group_policy",

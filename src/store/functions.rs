@@ -188,6 +188,7 @@ fn constants() -> [(&'static str, String); 58] {
         ("{dedup_limit}", name::DEDUP_LIMIT.to_string()),
         ("{progress_limit}", progress::MESSAGE_LIMIT.to_string()),
         ("{checkpoint_limit}", progress::CHECKPOINT_LIMIT.to_string()),
+        ("{reason_limit}", name::REASON_LIMIT.to_string()),
         ("{schedule_limit}", name::SCHEDULE_LIMIT.to_string()),
         ("{scheduled_for}", quoted(headers::SCHEDULED_FOR)),
         ("{headers_limit}", headers::LIMIT.to_string()),

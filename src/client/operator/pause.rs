@@ -6,6 +6,7 @@ use sqlx::PgExecutor;
 use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::store::is_end_refused;
 
 impl Operator {
     /// Pauses a queue: none of its jobs starts, in any process, until
@@ -114,7 +115,7 @@ impl Operator {
         check_reason(acting.reason)?;
         let paused = self.store().pause(executor, queue, group, until, acting).await;
         paused.map_err(|error| match until {
-            Some(until) if is_refused(&error) => ControlError::OutOfRange {
+            Some(until) if is_end_refused(&error) => ControlError::OutOfRange {
                 setting: "the end of the pause",
                 value: until.to_rfc3339(),
                 range: "a time to come, by the database's clock, within 100 years",
@@ -146,16 +147,8 @@ impl Operator {
     }
 }
 
-/// Returns whether the pause was refused for its end: over or too far (22023), or no time of
-/// `PostgreSQL` (22008). All else was checked before.
-fn is_refused(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    matches!(code.as_deref(), Some("22023" | "22008"))
-}
-
-/// Accepts any text that `PostgreSQL` can hold, up to `LIMIT` characters.
+/// Accepts any text that `PostgreSQL` can hold, up to [`name::REASON_LIMIT`] characters.
 fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
-    const LIMIT: usize = 4_000;
     let Some(reason) = reason else {
         return Ok(());
     };
@@ -168,7 +161,9 @@ fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
         return Err(out_of_range(String::from("a text with a NUL character")));
     }
     match reason.chars().count() {
-        length if length > LIMIT => Err(out_of_range(format!("a text of {length} characters"))),
+        length if length > name::REASON_LIMIT => {
+            Err(out_of_range(format!("a text of {length} characters")))
+        }
         _ => Ok(()),
     }
 }

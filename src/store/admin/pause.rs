@@ -1,5 +1,5 @@
-//! Pause and unpause queues and groups, in rows that workers only read. The functions of
-//! `sql/functions/pause.sql` do it.
+//! Pause and unpause queues and groups, and let them rest, in rows that workers only read. The
+//! functions of `sql/functions/pause.sql` do it.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use sea_query::Order;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
+use crate::job::job_error::storable_text;
 use crate::store::admin::control::Acting;
 use crate::store::builder::{PG, render, select, sql};
 use crate::store::fragments::paused;
@@ -18,13 +19,14 @@ use crate::store::store::Store;
 statements! {
     PAUSE = |names| names.sql("select {pause}($1, $2, $3, $4, $5)");
     UNPAUSE = |names| names.sql("select {unpause}($1, $2, $3, $4)");
+    REST = |names| names.sql("select {rest}($1, $2, $3, $4)");
     PAUSED_QUEUE = paused_queue;
     PAUSED_GROUPS = paused_groups;
 }
 
 fn paused_queue(names: &Names) -> String {
     let query = select()
-        .columns(["name", "paused_at", "pause_reason", "paused_until"])
+        .columns(["name", "paused_at", "pause_reason", "paused_until", "rested_by"])
         .expr(sql("extract(epoch from clock_timestamp() - q.paused_at)::float8"))
         .from_as(names.queue(), "q")
         .and_where(sql(format!("q.name = ?1 and {}", paused("q"))))
@@ -34,13 +36,38 @@ fn paused_queue(names: &Names) -> String {
 
 fn paused_groups(names: &Names) -> String {
     let query = select()
-        .columns(["group_id", "paused_at", "pause_reason", "paused_until"])
+        .columns(["group_id", "paused_at", "pause_reason", "paused_until", "rested_by"])
         .expr(sql("extract(epoch from clock_timestamp() - s.paused_at)::float8"))
         .from_as(names.group_setting(), "s")
         .and_where(sql(format!("s.queue = ?1 and {}", paused("s"))))
         .order_by("paused_at", Order::Asc)
         .to_owned();
     render(query.build(PG))
+}
+
+/// The answer to a job that asked for a rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestState {
+    Set,
+    /// A pause that lasts as long stands already, or the rest would be over.
+    Kept,
+    Stale,
+    Busy,
+}
+
+/// What is to rest, for what reason, until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RestArguments<'a> {
+    pub(crate) whole_queue: bool,
+    pub(crate) until: DateTime<Utc>,
+    pub(crate) reason: &'a str,
+}
+
+/// Returns whether a pause or a rest was refused for its end: over or too far (22023), or no time
+/// of `PostgreSQL` (22008).
+pub(crate) fn is_end_refused(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    matches!(code.as_deref(), Some("22023" | "22008"))
 }
 
 impl Store {
@@ -57,6 +84,26 @@ impl Store {
         let pause = self.query(&PAUSE).bind(queue).bind(group);
         let pause = pause.bind(acting.reason).bind(acting.actor).bind(until);
         pause.execute(executor).await.map(drop)
+    }
+
+    /// Lets the group of a receipt's job rest, or its queue. Locks the row of the pause, and waits
+    /// for it up to half a second.
+    pub(crate) async fn rest(
+        &self,
+        executor: impl PgExecutor<'_>,
+        receipt: &str,
+        arguments: RestArguments<'_>,
+    ) -> Result<RestState, sqlx::Error> {
+        let RestArguments { whole_queue, until, reason } = arguments;
+        let rest = self.query(&REST).bind(receipt.to_owned()).bind(until);
+        let rest = rest.bind(storable_text(reason)).bind(whole_queue);
+        match rest.fetch_one(executor).await?.try_get(0)? {
+            "done" => Ok(RestState::Set),
+            "kept" => Ok(RestState::Kept),
+            "stale" => Ok(RestState::Stale),
+            "busy" => Ok(RestState::Busy),
+            word => Err(sqlx::Error::Protocol(format!("the schema's function returned {word:?}"))),
+        }
     }
 
     /// Ends the pause of the queue, or of one group of it; returns whether it was paused.
@@ -83,7 +130,8 @@ impl Store {
                 since: row.try_get(1)?,
                 reason: row.try_get(2)?,
                 until: row.try_get(3)?,
-                age: age(row.try_get(4)?),
+                rested_by: row.try_get(4)?,
+                age: age(row.try_get(5)?),
             })
         })
         .transpose()
@@ -103,7 +151,8 @@ impl Store {
                     since: row.try_get(1)?,
                     reason: row.try_get(2)?,
                     until: row.try_get(3)?,
-                    age: age(row.try_get(4)?),
+                    rested_by: row.try_get(4)?,
+                    age: age(row.try_get(5)?),
                 })
             })
             .collect()

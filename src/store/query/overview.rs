@@ -116,7 +116,7 @@ fn queues(names: &Names) -> String {
           queued, delayed, started, parked, failed,
           ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
           served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since,
-          rate, rate_per_ms
+          rate, rate_per_ms, rested_by
         from {queue_overview}($1)",
     )
 }
@@ -143,7 +143,7 @@ fn details(names: &Names, candidates: &str) -> String {
     let body = "
         select c.name, d.state, d.head, d.head_status, d.head_name, d.attempts, d.max_attempts, d.enqueued_at, d.due_at,
           d.started_at, d.depth, d.parked, d.stopped_at, d.reason, d.halted_by, d.halted_until, d.halt_then, d.paused_at,
-          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked
+          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked, d.rested_by
         from ({candidates}) c(name) cross join lateral {group_state}($1, c.name) d
         where $3::text is not distinct from $3 and $4::text is not distinct from $4";
     names.sql_with(body, &[("candidates", &candidates)])
@@ -247,6 +247,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             age: Duration::try_from_secs_f64(age.unwrap_or(0.0).max(0.0)).unwrap_or_default(),
             reason: row.try_get(3)?,
             until: row.try_get(18)?,
+            rested_by: row.try_get(26)?,
         }),
     };
     let count =
@@ -316,5 +317,6 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         paused_at: row.try_get(17)?,
         paused_until: row.try_get(18)?,
         pause_reason: row.try_get(19)?,
+        rested_by: row.try_get(22)?,
     })
 }

@@ -157,6 +157,7 @@ async fn a_producer_may_only_enqueue() {
             "insert into seriatim.cancel_request (job_id) values (1)",
             "select seriatim.receive('q')",
             "select seriatim.ack('1.x')",
+            "select seriatim.rest('1.x', now())",
             "select seriatim.hold_job(1, gen_random_uuid())",
             "table seriatim.processor",
         ],
@@ -188,6 +189,12 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 Ok(Value::Null)
             }
+            Some("rest") => {
+                let until = chrono::Utc::now() + Duration::from_millis(50);
+                assert!(job.rest_group(until, "429").await?);
+                job.rest_queue(until, "429").await?;
+                Ok(Value::Null)
+            }
             Some("stuck") => std::future::pending().await,
             _ => Ok(data),
         })
@@ -210,15 +217,15 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     operator().pause_group(pool, "q", "paused").await.unwrap();
     let mut ids = Vec::new();
     for queue in ["q", "several", "limited", "parks"] {
-        for data in ["ok", "error", "slow", "enqueue", "fail", "ok"] {
+        for data in ["ok", "error", "slow", "rest", "enqueue", "fail", "ok"] {
             ids.push(enqueue(&roles.producer, queue, "g", data).await);
         }
         let ungrouped = NewJob::new(queue, "error");
         ids.push(client.enqueue(&roles.producer, ungrouped).await.unwrap().id());
     }
     let paused = enqueue(&roles.producer, "q", "paused", 1).await;
-    let parked = ids.remove(3 * 7 + 5);
-    let failed = ids[3 * 7 + 4];
+    let parked = ids.remove(3 * 8 + 6);
+    let failed = ids[3 * 8 + 5];
     for id in ids {
         ended(pool, id).await;
     }
@@ -265,6 +272,8 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     let what = Receive::new("hand").attempt_id("a");
     let received = client.receive(worker, what).await.unwrap().remove(0);
     client.extend(worker, &received.receipt, Duration::from_mins(1)).await.unwrap();
+    let soon = chrono::Utc::now() + Duration::from_millis(50);
+    assert!(client.rest_group(worker, &received.receipt, soon, "429").await.unwrap());
     client.nack_with(worker, &received.receipt, Duration::ZERO, "no").await.unwrap();
     for end in ["ack(receipt)", "nack(receipt)"] {
         let sql = format!("select seriatim.{end} from seriatim.receive('hand')");
@@ -282,9 +291,12 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
             "insert into seriatim.queue (name) values ('mine')",
             "update seriatim.group_setting set paused_at = null",
             "delete from seriatim.group_setting",
+            "select seriatim.set_pause('q', null, 'mine', null, 1)",
+            "select seriatim.set_pause('q', 'g', 'mine', null, 1)",
         ],
     )
     .await;
+    is_denied(&operator().pause_group(worker, "q", "g").await.unwrap_err());
     is_denied(&operator().pause_queue(worker, "q").await.unwrap_err());
     is_denied(&client.configure_queue(worker, QueueSettings::new("q")).await.unwrap_err());
     let policy = operator().set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;

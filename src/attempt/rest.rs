@@ -1,0 +1,117 @@
+//! Rests: a handler whose partner takes no more requests pauses its group or its queue for a while.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+
+use crate::attempt::active_job::ActiveJob;
+use crate::error::RestError;
+use crate::metrics::rests::record_rest;
+use crate::store::{RestArguments, RestState, WorkConnection, in_short_tx, is_end_refused};
+
+/// Bounds the wait for a pause that another transaction is changing.
+const LIMIT: Duration = Duration::from_secs(2);
+
+impl ActiveJob {
+    /// Lets the job's group rest until `until`, by the database's clock: no job of it starts before
+    /// that. Other groups go on. It is for a partner that answers "too many requests" for one
+    /// account: [`rest_queue`](Self::rest_queue) is for one that does so for all.
+    ///
+    /// The rest counts at once and whatever becomes of the attempt: it is written on a connection
+    /// beside the pool, in no transaction of the handler's. The job itself goes on. It should
+    /// return [`JobError::snooze`](crate::JobError::snooze): it keeps its place then, no attempt
+    /// counts, and it runs when the rest is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use seriatim::{ActiveJob, JobError};
+    /// # enum Answer { Done, TooMany { retry_after: Duration } }
+    /// # async fn charge(_: i64) -> Result<Answer, std::io::Error> { Ok(Answer::Done) }
+    /// async fn handle(job: &mut ActiveJob, cents: i64) -> Result<(), JobError> {
+    ///     match charge(cents).await? {
+    ///         Answer::Done => Ok(()),
+    ///         Answer::TooMany { retry_after } => {
+    ///             let until = chrono::Utc::now() + retry_after;
+    ///             job.rest_group(until, "429 from the payment provider").await?;
+    ///             Err(JobError::snooze(retry_after))
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// A rest is a pause that ends by itself, and all that shows pauses shows it, with the job that
+    /// asked for it and the reason. An operator may end it early by
+    /// [`unpause_group`](crate::admin::Operator::unpause_group). It never shortens a pause: one
+    /// that ends later, or by an operator alone, stays as it is. A pause that ends sooner, of a job
+    /// or of an operator, takes the end and the reason of this rest.
+    ///
+    /// Returns whether the rest counts: `false` if such a longer pause stands, or `until` is over.
+    /// The first 4,000 characters of the reason are kept.
+    ///
+    /// # Errors
+    /// [`RestError::NoGroup`] for a job without a group; [`RestError::TakenOver`] if this attempt
+    /// has lost its claim; [`RestError::OutOfRange`]; [`RestError::Busy`];
+    /// [`RestError::Database`].
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the rest may have been written.
+    pub async fn rest_group(&self, until: DateTime<Utc>, reason: &str) -> Result<bool, RestError> {
+        if self.group.is_none() {
+            return Err(RestError::NoGroup { job: self.id });
+        }
+        self.rest(RestArguments { whole_queue: false, until, reason }).await
+    }
+
+    /// Lets the whole queue rest until `until`, as [`rest_group`](Self::rest_group) does with the
+    /// job's group: no job of the queue starts in any process. Jobs that run, are being claimed, or
+    /// were prefetched (0.1 s before at most) go on. [`unpause_queue`] ends it early.
+    ///
+    /// # Errors
+    /// As [`rest_group`](Self::rest_group), but for [`RestError::NoGroup`].
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the rest may have been written.
+    ///
+    /// [`unpause_queue`]: crate::admin::Operator::unpause_queue
+    pub async fn rest_queue(&self, until: DateTime<Utc>, reason: &str) -> Result<bool, RestError> {
+        self.rest(RestArguments { whole_queue: true, until, reason }).await
+    }
+
+    async fn rest(&self, arguments: RestArguments<'_>) -> Result<bool, RestError> {
+        let RestArguments { whole_queue, until, reason } = arguments;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let state = self.try_rest(arguments).await.map_err(|error| {
+                if is_end_refused(&error) { RestError::OutOfRange { until } } else { error.into() }
+            })?;
+            match state {
+                RestState::Busy if Instant::now() < deadline => {}
+                RestState::Busy => return Err(RestError::Busy { job: self.id }),
+                RestState::Stale => return Err(RestError::TakenOver { job: self.id }),
+                RestState::Kept => return Ok(false),
+                RestState::Set => break,
+            }
+        }
+        record_rest(&self.queue, whole_queue);
+        let (queue, group) = (&*self.queue, self.group().filter(|_| !whole_queue));
+        let what = if whole_queue { "queue" } else { "group" };
+        let until = until.to_rfc3339();
+        tracing::info!(
+            target: "seriatim::job", queue, group, job = self.id, until, reason, "{what} rests"
+        );
+        Ok(true)
+    }
+
+    /// Tries once. Its lock waits half a second.
+    async fn try_rest(&self, arguments: RestArguments<'_>) -> Result<RestState, sqlx::Error> {
+        let context = &self.context;
+        let receipt = format!("{}.{}", self.id, self.token);
+        let _one_at_a_time = context.rest.lock().await;
+        let mut conn = WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
+        let rest = async |conn: &mut _| context.store.rest(conn, &receipt, arguments).await;
+        let state = in_short_tx(&mut conn, rest).await?;
+        conn.done();
+        Ok(state)
+    }
+}
