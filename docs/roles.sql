@@ -49,7 +49,8 @@ grant execute on function
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 
--- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack, extend, progress and checkpoint; maintenance; and requests about
+-- Workers: a Processor, whose handlers may enqueue too; receive, ack, nack, extend, progress and checkpoint; rest, by which
+-- a job may pause its own group and queue, as it runs with the rights of the schema's owner; maintenance; and requests about
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,

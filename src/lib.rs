@@ -164,6 +164,10 @@
 //! and a timeout are errors too. [`JobError::retry_after`] names the delay, [`JobError::fail`]
 //! means no other attempt.
 //!
+//! If something that the job needs is not there yet, [`JobError::snooze`] puts it off, and no
+//! attempt counts. For a partner that takes no more requests, [`ActiveJob::rest_group`] and
+//! [`ActiveJob::rest_queue`] keep the other jobs from it too.
+//!
 //! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`]
 //! and is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`]
 //! decides about its group: it goes on (the default), halts until an operator decides or a deadline
@@ -370,4 +374,6 @@ mod guide {
     struct Schedules;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/too-many-requests.md")]
+    struct TooManyRequests;
 }

@@ -127,7 +127,8 @@ language sql stable set search_path from current set jit = off as $$
     lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms,
     p.rested_by
   from known k left join queue q on q.name = k.name
-  left join lateral (select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
+  left join lateral (
+    select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
   left join lateral queue_depth(k.name, up_to) depth on true
   left join lateral (
     select count(l.group_id) as groups, count(*) - count(l.group_id) as jobs, min(l.over_at) as since from (

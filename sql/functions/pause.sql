@@ -63,7 +63,7 @@ begin
     return 'kept';
   end if;
   return case when set_pause(held.queue, case when not whole_queue then held.group_id end,
-    left(reason, {reason_limit}), until, shown.job) then 'done' else 'kept' end;
+    left(nullif(reason, ''), {reason_limit}), until, shown.job) then 'done' else 'kept' end;
 exception when lock_not_available then
   return 'busy';
 end $$;

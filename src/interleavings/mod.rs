@@ -29,6 +29,7 @@ mod presence;
 mod producers;
 mod receipts;
 mod requests;
+mod rests;
 mod retire;
 mod schedules;
 mod skip_locked;

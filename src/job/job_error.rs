@@ -56,7 +56,9 @@ impl JobError {
     /// history.
     ///
     /// A job may do so [`max_snoozes`](crate::QueueOptions::max_snoozes) times; the next one is a
-    /// failed attempt. To keep the writes and run again there is [`ActiveJob::again_after`].
+    /// failed attempt. To keep the writes and run again there is [`ActiveJob::again_after`]. If a
+    /// partner takes no more requests for a while, [`ActiveJob::rest_group`] keeps the group's other
+    /// jobs from it too.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -72,6 +74,7 @@ impl JobError {
     ///
     /// [`ActiveJob::tx`]: crate::ActiveJob::tx
     /// [`ActiveJob::again_after`]: crate::ActiveJob::again_after
+    /// [`ActiveJob::rest_group`]: crate::ActiveJob::rest_group
     pub fn snooze(delay: Duration) -> Self {
         let delay = delay.min(crate::job::retry::MAX_DELAY);
         Self {

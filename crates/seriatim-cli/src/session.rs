@@ -32,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) carrying: Client,
     /// Changes things as the user of the command.
     pub(crate) operator: Operator,
+    /// The reason that was given.
+    pub(crate) reason: Option<String>,
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
     pub(crate) yes: bool,
@@ -59,7 +61,7 @@ impl Session {
         let client = carrying.without_data();
         let operator = client.operator(&actor, reason.as_deref());
         let form = if json { Form::Json } else { Form::Text };
-        Ok(Self { pool, client, carrying, operator, form, dry_run, yes })
+        Ok(Self { pool, client, carrying, operator, reason, form, dry_run, yes })
     }
 
     /// Returns whether the output is JSON lines.

@@ -210,6 +210,19 @@ pub(crate) enum Command {
         #[arg(long, value_name = "JSON")]
         checkpoint: Option<String>,
     },
+    /// Let the group of a received job rest, or its queue: no other job of it starts for a while.
+    ///
+    /// `--reason` says why. A pause that lasts longer stays as it is; `resume` ends a rest early.
+    Rest {
+        /// The receipt of the job.
+        receipt: Receipt,
+        /// For how long from now on, as 90s or 5m.
+        #[arg(value_name = "DURATION", value_parser = duration)]
+        lasts: Duration,
+        /// The whole queue rests.
+        #[arg(long)]
+        queue: bool,
+    },
     /// Extend the claim of a received job.
     Extend {
         /// The receipt of the job.
@@ -298,6 +311,7 @@ impl Command {
             | Self::Nack { .. }
             | Self::Snooze { .. }
             | Self::Progress { .. }
+            | Self::Rest { .. }
             | Self::Extend { .. } => true,
         }
     }

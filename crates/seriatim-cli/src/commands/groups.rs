@@ -81,7 +81,8 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if let Some(until) = group.paused_until.filter(|_| group.state == GroupState::Paused) {
         note = format!("{note}, until {}", clock(until));
     }
-    if let Some(job) = group.halted_by {
+    let rested_by = group.rested_by.filter(|_| group.state == GroupState::Paused);
+    if let Some(job) = group.halted_by.or(rested_by) {
         note = format!("by job {job}, {note}");
     }
     if let Some(until) = group.halted_until {

@@ -99,6 +99,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Progress { receipt, percent, message, checkpoint } => {
             receive::progress(&session, &receipt, percent, &message, checkpoint).await
         }
+        Command::Rest { receipt, lasts, queue } => {
+            receive::rest(&session, &receipt, lasts, queue).await
+        }
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }

@@ -65,12 +65,12 @@ async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
     Ok(served.any(|queues| queues.iter().any(|served| served == queue)))
 }
 
-/// Returns when a pause of this length ends, by the database's clock.
-async fn end_of(session: &Session, lasts: Duration) -> Result<DateTime<Utc>, Failure> {
+/// Returns when a pause or a rest of this length ends, by the database's clock.
+pub(crate) async fn end_of(session: &Session, lasts: Duration) -> Result<DateTime<Utc>, Failure> {
     let end = chrono::Duration::from_std(lasts).ok();
     let now = session.now().await?;
     let end = end.and_then(|lasts| now.checked_add_signed(lasts));
-    end.ok_or_else(|| Failure::Usage(format!("--for {} s is too long", lasts.as_secs())))
+    end.ok_or_else(|| Failure::Usage(format!("{} s is too long", lasts.as_secs())))
 }
 
 /// Ends the pause of a queue or a group.

@@ -63,7 +63,8 @@ fn note(queue: &QueueOverview) -> String {
         let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let until = pause.until.map(|until| format!(", until {}", clock(until)));
         let until = until.unwrap_or_default();
-        notes.push(format!("paused for {}{until}{reason}", in_words(pause.age)));
+        let by = pause.rested_by.map(|job| format!(" by job {job}")).unwrap_or_default();
+        notes.push(format!("paused{by} for {}{until}{reason}", in_words(pause.age)));
     }
     if queue.unserved_since().is_some() {
         notes.push(String::from("no living processor or receiver serves it"));

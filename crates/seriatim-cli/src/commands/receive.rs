@@ -1,4 +1,5 @@
-//! `seriatim receive`, `ack`, `nack`, `snooze`, `progress` and `extend`: jobs by hand, for scripts.
+//! `seriatim receive`, `ack`, `nack`, `snooze`, `rest`, `progress` and `extend`: jobs by hand, for
+//! scripts.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use sqlx::PgConnection;
 use crate::args;
 use crate::change::Effect;
 use crate::commands::enqueue::parse;
+use crate::commands::pause::end_of;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, explained, in_words, number, program, shell};
@@ -62,9 +64,10 @@ async fn why_empty(session: &Session, queue: &str, group: Option<&str>) -> Resul
     };
     if let Some(pause) = overview.paused {
         let reason = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let by = pause.rested_by.map(|job| format!(" by job {job}")).unwrap_or_default();
         let (age, quoted) = (in_words(Duration::from_secs(pause.age.as_secs())), shell(queue));
         return Ok(format!(
-            "{nothing}: it has been paused for {age}{reason}; `{} resume {quoted}` ends that",
+            "{nothing}: it has been paused{by} for {age}{reason}; `{} resume {quoted}` ends that",
             program()
         ));
     }
@@ -178,6 +181,35 @@ pub(crate) async fn progress(
         }
         let kept = if checkpoint.is_some() { ", and its checkpoint is kept" } else { "" };
         Ok(effect(receipt, "progress", &format!("is at {percent} %{kept}")))
+    };
+    session.change(act).await
+}
+
+/// Lets the group of a received job rest, or its queue.
+pub(crate) async fn rest(
+    session: &Session,
+    receipt: &Receipt,
+    lasts: Duration,
+    whole_queue: bool,
+) -> Result<(), Failure> {
+    let until = end_of(session, lasts).await?;
+    let what = if whole_queue { "queue" } else { "group" };
+    let act = async |conn: &mut PgConnection| {
+        let (client, reason) = (&session.client, session.reason.as_deref().unwrap_or_default());
+        let counts = if whole_queue {
+            client.rest_queue(conn, receipt, until, reason).await?
+        } else {
+            client.rest_group(conn, receipt, until, reason).await?
+        };
+        let (job, end) = (receipt.job(), clock(until));
+        let sentence = if counts {
+            format!("the {what} of job {job} rests until {end}: no other job of it starts before")
+        } else {
+            format!("the {what} of job {job} is paused until {end} or longer: that stays as it is")
+        };
+        let data =
+            json!({"action": "rest", "job": job, "rests": what, "until": until, "counts": counts});
+        Ok(Effect::new(sentence, 1, data))
     };
     session.change(act).await
 }

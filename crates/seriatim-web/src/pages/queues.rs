@@ -89,9 +89,10 @@ impl QueueRow {
                 .map(|source| (letters_url(source), shown(source)))
                 .collect(),
             unserved: queue.unserved_since().map(When::new),
-            paused: queue
-                .paused
-                .map(|paused| PauseView::new(paused.since, paused.reason.as_deref(), paused.until)),
+            paused: queue.paused.map(|paused| {
+                let reason = paused.reason.as_deref();
+                PauseView::new(paused.since, reason, paused.until, paused.rested_by)
+            }),
             groups: vec![
                 counted("running", groups.running),
                 counted("lapsed", groups.lapsed),

@@ -61,7 +61,9 @@ impl StoppedPage {
                 (reason, until) => {
                     let ends = |at| format!(" It ends by itself {}.", When::new(at).words);
                     let ends = until.map(ends).unwrap_or_default();
-                    format!("{}{ends}", reason.map(shown).unwrap_or_default())
+                    let by = paused.rested_by.map(|job| format!("Job {job} asked for a rest. "));
+                    let by = by.unwrap_or_default();
+                    format!("{by}{}{ends}", reason.map(shown).unwrap_or_default())
                 }
             },
             buttons: visit.buttons().queue(&paused.queue, true, false, false).made(),

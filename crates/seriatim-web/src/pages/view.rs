@@ -49,6 +49,8 @@ pub(crate) struct PauseView {
     pub(crate) reason: String,
     /// When it ends by itself.
     pub(crate) ends: Option<When>,
+    /// The job that asked for it as a rest.
+    pub(crate) rested_by: Option<i64>,
 }
 
 impl PauseView {
@@ -56,17 +58,20 @@ impl PauseView {
         since: DateTime<Utc>,
         reason: Option<&str>,
         until: Option<DateTime<Utc>>,
+        rested_by: Option<i64>,
     ) -> Self {
         Self {
             since: When::new(since),
             reason: reason.map(shown).unwrap_or_default(),
             ends: until.map(When::new),
+            rested_by,
         }
     }
 
     pub(crate) fn of_group(group: &GroupOverview) -> Option<Self> {
         let since = group.paused_at?;
-        Some(Self::new(since, group.pause_reason.as_deref(), group.paused_until))
+        let reason = group.pause_reason.as_deref();
+        Some(Self::new(since, reason, group.paused_until, group.rested_by))
     }
 }
 

@@ -257,6 +257,31 @@ async fn a_pause_beside_a_halt_is_shown() {
     shop.close().await;
 }
 
+/// A group and a queue that rest say which job asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rest_is_shown_with_its_job() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let job = shop.enqueue("partner", "customer-5", "fine", "ship").await;
+    let what = seriatim::receive::Receive::new("partner");
+    let receipt = shop.client.receive(shop.pool(), what).await.unwrap().remove(0).receipt;
+    let until = chrono::Utc::now() + std::time::Duration::from_hours(1);
+    shop.client.rest_group(shop.pool(), &receipt, until, "429 <from> Stripe").await.unwrap();
+    shop.client.rest_queue(shop.pool(), &receipt, until, "503 <for> all").await.unwrap();
+    shop.client.nack(shop.pool(), &receipt, std::time::Duration::ZERO).await.unwrap();
+    let link = format!("<a href=\"job?id={job}\">Job {job}</a> asked for a rest");
+    for path in ["/stopped", "/queue?name=partner", "/lane?queue=partner&group=customer-5"] {
+        let body = get(page, path, ANN).await.body;
+        for text in [&*link, "429 &#60;from&#62; Stripe", "It ends by itself", "&#34;resume&#34;"] {
+            assert!(body.contains(text), "{path} has no {text}: {body}");
+        }
+    }
+    let stopped = get(page, "/stopped", ANN).await.body;
+    let queue = format!("Job {job} asked for a rest. 503 &#60;for&#62; all It ends by itself in ");
+    assert!(stopped.contains(&queue), "{stopped}");
+    shop.close().await;
+}
+
 /// Addresses that no link leads to.
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_addresses_are_refused_with_a_sentence() {

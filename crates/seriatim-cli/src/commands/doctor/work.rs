@@ -183,8 +183,9 @@ pub(super) async fn stopped(session: &Session) -> Result<Vec<Finding>, Failure> 
         }
         if let Some(pause) = queue.paused.filter(|pause| pause.age > PAUSE) {
             let reason = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let by = pause.rested_by.map(|job| format!(" by job {job}")).unwrap_or_default();
             findings.note(
-                format!("queue {name:?} has been paused for {}{reason}", in_words(pause.age)),
+                format!("queue {name:?} has been paused{by} for {}{reason}", in_words(pause.age)),
                 Some(format!("{} resume {quoted}", program())),
             );
         }
