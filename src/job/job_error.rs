@@ -57,8 +57,8 @@ impl JobError {
     ///
     /// A job may do so [`max_snoozes`](crate::QueueOptions::max_snoozes) times; the next one is a
     /// failed attempt. To keep the writes and run again there is [`ActiveJob::again_after`]. If a
-    /// partner takes no more requests for a while, [`ActiveJob::rest_group`] keeps the group's other
-    /// jobs from it too.
+    /// partner takes no more requests for a while, [`ActiveJob::rest_group`] keeps the group's
+    /// other jobs from it too.
     ///
     /// ```
     /// # use std::time::Duration;

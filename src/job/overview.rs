@@ -269,8 +269,8 @@ pub struct GroupOverview {
     pub pause_reason: Option<String>,
     /// When its pause ends by itself; `None`: it is not paused, or only an operator ends that.
     pub paused_until: Option<DateTime<Utc>>,
-    /// The job that asked for its pause as a [rest](crate::ActiveJob::rest_group); `None`: it is not
-    /// paused, or an operator paused it.
+    /// The job that asked for its pause as a [rest](crate::ActiveJob::rest_group); `None`: it is
+    /// not paused, or an operator paused it.
     pub rested_by: Option<i64>,
 }
 

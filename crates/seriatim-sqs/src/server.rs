@@ -118,7 +118,7 @@ pub async fn serve(
         () = service.waiting.listen(&service.database) => {}
         () = maintain(&service) => {}
         () = move_messages(&service) => {}
-        () = fire_schedules(&service) => {}
+        () = Box::pin(fire_schedules(&service)) => {}
         () = tidy_queues(&service) => {}
         () = end => {}
     }
@@ -191,8 +191,8 @@ async fn move_messages(service: &Service) {
     }
 }
 
-/// Fires the schedules that are due. Other servers and processors do so too: each due time makes one
-/// message. Never returns.
+/// Fires the schedules that are due. Other servers and processors do so too: each due time makes
+/// one message. Never returns.
 async fn fire_schedules(service: &Service) {
     let database = &service.database;
     loop {

@@ -55,7 +55,7 @@ pub(crate) enum RestState {
     Busy,
 }
 
-/// What is to rest, for what reason, until when.
+/// A rest: who is to rest, why, and until when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RestArguments<'a> {
     pub(crate) whole_queue: bool,

@@ -92,11 +92,11 @@ async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     // A claim that comes late takes several, of 16 slots: the ends of the span may cut one.
     let within = (expected * 0.01).max(16.0);
     assert!((begun - expected).abs() <= within, "{begun} starts, {expected} expected");
-    // No span has more than its part, the burst and one: and one, as a start is written down some
-    // milliseconds before it is counted.
+    // No span has more than its part, the burst and one. A handler begins behind its claim, in any
+    // of 16 slots.
     for (n, at) in starts.iter().enumerate() {
         let most = |earlier: &DateTime<Utc>| {
-            (*at - earlier).as_seconds_f64() * f64::from(PER_SECOND) + f64::from(burst) + 2.0
+            (*at - earlier).as_seconds_f64() * f64::from(PER_SECOND) + f64::from(burst) + 17.0
         };
         let (first, _) = starts[..n]
             .iter()

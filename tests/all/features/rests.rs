@@ -198,12 +198,11 @@ async fn a_rest_never_shortens_and_an_operator_ends_it_early() {
         });
         let _running = serve(&database, 10, queue("q").hold(hold), run).await;
         let first = enqueue(pool, "q", "g", json!({ "queue": group.is_none() })).await;
-        let paused = async || match group {
-            Some(_) => {
+        let paused = async || {
+            if group.is_some() {
                 let pause = client().paused_groups(pool, "q").await.unwrap().pop();
                 pause.map(|pause| (pause.since, pause.reason, pause.until, pause.rested_by))
-            }
-            None => {
+            } else {
                 let pause = client().paused_queue(pool, "q").await.unwrap();
                 pause.map(|pause| (pause.since, pause.reason, pause.until, pause.rested_by))
             }
@@ -272,7 +271,7 @@ async fn an_attempt_that_lost_its_claim_lets_nothing_rest() {
                 return Ok(Value::Null);
             }
             log.add("began");
-            // What is over is no rest; until the claim is lost, it is no error.
+            // An end that is over makes no rest; until the claim is lost, it is no error.
             let lost = loop {
                 if let Err(error) = job.rest_group(in_ms(-1_000), WHY).await {
                     break error;

@@ -16,8 +16,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::support::{
-    Errors, PATIENCE, by_hand, chain, database, ended, enqueue, handler, job_of, job_when,
-    jobs_where, operator, queue, started, until_jobs, value,
+    Errors, PATIENCE, by_hand, chain, database, ended, enqueue, eventually, handler, job_of,
+    job_when, jobs_where, operator, queue, started, until_jobs, value,
 };
 
 const SQL: &str = include_str!("../../../docs/roles.sql");
@@ -190,7 +190,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
                 Ok(Value::Null)
             }
             Some("rest") => {
-                let until = chrono::Utc::now() + Duration::from_millis(50);
+                let until = chrono::Utc::now() + Duration::from_secs(1);
                 assert!(job.rest_group(until, "429").await?);
                 job.rest_queue(until, "429").await?;
                 Ok(Value::Null)
@@ -272,9 +272,12 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     let what = Receive::new("hand").attempt_id("a");
     let received = client.receive(worker, what).await.unwrap().remove(0);
     client.extend(worker, &received.receipt, Duration::from_mins(1)).await.unwrap();
-    let soon = chrono::Utc::now() + Duration::from_millis(50);
+    let soon = chrono::Utc::now() + Duration::from_secs(1);
     assert!(client.rest_group(worker, &received.receipt, soon, "429").await.unwrap());
     client.nack_with(worker, &received.receipt, Duration::ZERO, "no").await.unwrap();
+    // The rest goes on for a moment.
+    let rests = "select count(*) from seriatim.group_setting where paused_until > now()";
+    eventually(worker, rests, 0_i64).await;
     for end in ["ack(receipt)", "nack(receipt)"] {
         let sql = format!("select seriatim.{end} from seriatim.receive('hand')");
         assert_eq!(value::<String>(worker, sql).await, "done");
