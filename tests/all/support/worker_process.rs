@@ -305,7 +305,7 @@ async fn act(job: &mut ActiveJob, outside: &PgPool, data: Value) -> Result<Value
             job.progress(40, "page 4 of 10")?;
             job.checkpoint(&job.attempt()).await?;
             say("checkpoint kept");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         "checkpoint, then wait" if job.attempt() == 1 => {
             job.checkpoint(&job.attempt()).await?;
