@@ -328,7 +328,8 @@ impl BuildError {
 
 /// Returns the reason why a claim was of no use.
 fn reason_or_taken_over(source: Option<&sqlx::Error>) -> String {
-    source.map_or_else(|| String::from("another worker has its claim"), reason)
+    let lost = "another worker has its claim, or an operator has aborted it";
+    source.map_or_else(|| String::from(lost), reason)
 }
 
 /// Why a processor did not start. Nothing runs. Its `Debug` is its message, which says what to do:

@@ -6,10 +6,14 @@
 -- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so:
 -- the same role, or pg_signal_backend; else `forbidden` is that session.
 --
+-- The job's history says who aborted the attempt, and why. If another transaction has the job's row,
+-- the attempt is recorded as a lost one.
+--
 -- A processor without a presence may learn of it only when it extends the lease. So the claim is
 -- left to the end of that, and a grace.
 --
--- Locks: the row of the group, or of a job without one; skips, and terminates who has it.
+-- Locks: the row of the group, or of a job without one; skips, and terminates who has it. Then the
+-- job; skips.
 create or replace function abort(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out terminated integer, out forbidden integer)
 language plpgsql volatile set search_path from current as $$
@@ -50,6 +54,13 @@ begin
         update queue_group g set claim = token, suspect = token, ready_at = over_at
         where g.claim = held.claim;
       end if;
+      update job j set history = history_with(j.history, j.attempts + (was.group_id is not null)::integer,
+        coalesce(began.at, j.last_started_at), 'aborted',
+        concat('aborted', ' by ' || nullif(actor, ''), ': ' || nullif(reason, '')))
+      from (select l.id from job l where l.id = abort.job for no key update skip locked) free
+      left join lateral (
+        select c.started_at as at from claim_of(was.queue, was.group_id, abort.job) c) began on true
+      where j.id = free.id;
       done := true;
       perform record_operation(actor, 'abort', was.queue, was.group_id, job, reason, 1);
       return;

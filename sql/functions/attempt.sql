@@ -55,12 +55,15 @@ begin
     run_at = coalesce(ended.due_at, j.run_at),
     turn_at = case when ended.due_at is null then j.turn_at else least(ended.due_at, j.expires_at) end,
     error = case when how in ('retried', 'failed') then jsonb_build_object(
-      'kind', kind, 'message', message, 'chain', chain, 'attempt', ended.attempt) else j.error end,
+      'kind', coalesce(ended.aborted ->> 'kind', kind), 'message', coalesce(ended.aborted ->> 'message', message),
+      'chain', chain, 'attempt', ended.attempt) else j.error end,
     history = case when how = 'snoozed' then j.history
       else {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message) end,
     flagged = false, {free_job}
   from (
     select e.attempts + (c.started_at is not null)::integer as attempt,
+      case when kind = 'worker_lost' then {schema}.aborted_record(e.history,
+        e.attempts + (c.started_at is not null)::integer) end as aborted,
       case when c.started_at is null then e.last_started_at
         else greatest(c.started_at, statement_timestamp() - make_interval(secs => age)) end as started_at,
       c.started_at is not null or e.group_id is null as begun,

@@ -279,6 +279,8 @@ pub enum FailureKind {
     LeaseLost,
     /// The worker died or was lost before the attempt ended.
     WorkerLost,
+    /// An operator has [aborted](crate::admin::Operator::abort) the attempt.
+    Aborted,
     /// A shutdown ended the attempt, or its timeout passed while it waited in
     /// [`tx`](crate::ActiveJob::tx) for a connection of the pool. It does not count.
     Released,
@@ -307,6 +309,7 @@ impl FailureKind {
             Self::ConnectionLost => "connection_lost",
             Self::LeaseLost => "lease_lost",
             Self::WorkerLost => "worker_lost",
+            Self::Aborted => "aborted",
             Self::Released => "released",
             Self::Cancelled => "cancelled",
             Self::Skipped => "skipped",

@@ -149,7 +149,7 @@ fn class(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Released => "released",
         FailureKind::ConnectionLost | FailureKind::LeaseLost | FailureKind::WorkerLost => "lost",
-        FailureKind::Cancelled | FailureKind::Skipped => "given-up",
+        FailureKind::Aborted | FailureKind::Cancelled | FailureKind::Skipped => "given-up",
         _ => "error",
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, Hold, JobStatus, NewJob, RetryPolicy};
+use seriatim::{Client, ControlError, FailureKind, Hold, Job, JobStatus, NewJob, RetryPolicy};
 
 use crate::support::{
-    Log, PATIENCE, database, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, queue, serve,
+    Log, PATIENCE, database, ended, enqueue, handler_with, job, job_when,
+    nothing_remains_for_the_next, operator, queue, serve,
 };
 
 /// Says when a handler's future is dropped.
@@ -24,7 +25,7 @@ impl Drop for Dropped {
 /// Jobs hang in their first attempt if their data is true; in a transaction if `in_tx`.
 async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     let (pool, log) = (database.pool(), Arc::new(Log::default()));
-    let ann = Client::default().operator("ann", None);
+    let ann = Client::default().operator("ann", "it hangs");
     let run = handler_with((Arc::clone(&log), in_tx), async |(log, in_tx), job, data| {
         log.add(format!("{} attempt {}", job.id(), job.attempt()));
         if data == true && job.attempt() == 1 {
@@ -56,7 +57,16 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
         assert_eq!(done.status, JobStatus::Succeeded);
         assert_eq!(done.attempts, if again == behind { 1 } else { 2 });
     }
-    assert_eq!(ended(pool, last).await.status, JobStatus::Failed, "it had one attempt");
+    let failed = ended(pool, last).await;
+    assert_eq!(failed.status, JobStatus::Failed, "it had one attempt");
+    let failure = failed.error.clone().unwrap();
+    assert_eq!(
+        (failure.kind, &*failure.message),
+        (FailureKind::Aborted, "aborted by ann: it hangs")
+    );
+    for aborted in [job(pool, ungrouped).await, job(pool, grouped).await, failed] {
+        assert_eq!(aborted_once(&aborted), "aborted by ann: it hangs");
+    }
     let entries = log.entries();
     let at = |entry: String| entries.iter().position(|other| *other == entry).unwrap();
     assert!(at(format!("{grouped} dropped")) < at(format!("{grouped} attempt 2")), "{entries:?}");
@@ -67,6 +77,14 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     assert_eq!(operations.iter().filter(|done| done.action == "abort").count(), 3);
     running.shutdown(Duration::from_secs(5)).await;
     nothing_remains_for_the_next(pool).await;
+}
+
+/// Returns the message of a job's one record, which is that of its aborted first attempt.
+fn aborted_once(job: &Job) -> &str {
+    let [record] = &*job.history else { panic!("{:?}", job.history) };
+    assert_eq!((record.attempt, record.kind), (1, FailureKind::Aborted));
+    assert!(record.started_at.is_some_and(|begun| begun <= record.finished_at));
+    record.message.as_deref().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,6 +103,27 @@ async fn a_job_that_a_lease_holds_is_aborted() {
 async fn a_leased_job_with_a_transaction_is_aborted() {
     let database = database().await;
     hang(&database, Hold::Lease(Duration::from_mins(10)), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_is_not_heeded_and_then_an_abort_leave_one_record() {
+    let database = database().await;
+    let (pool, log) = (database.pool(), Arc::new(Log::default()));
+    let run = handler_with(Arc::clone(&log), async |log, job, _| {
+        log.add(format!("{} begins", job.id()));
+        std::future::pending::<()>().await;
+        Ok(json!(null))
+    });
+    let options = queue("q").hold(Hold::Lease(Duration::from_mins(10))).no_timeout();
+    let running = serve(&database, 10, options, run).await;
+    let id = enqueue(pool, "q", "g", 1).await;
+    let begun = format!("{id} begins");
+    log.wait(&begun, |entries| entries.contains(&begun)).await;
+    operator().cancel(pool, id).await.unwrap();
+    Client::default().operator("ann", None).abort(pool, id).await.unwrap();
+    let done = ended(pool, id).await;
+    assert_eq!((done.status, aborted_once(&done)), (JobStatus::Cancelled, "aborted by ann"));
+    running.shutdown(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,5 +149,6 @@ async fn a_received_job_is_aborted_and_its_receipt_is_stale() {
     let again = tokio::time::timeout(PATIENCE, again).await.unwrap();
     assert_eq!((again.id, again.attempt), (id, 2));
     client.ack(pool, &again.receipt).await.unwrap();
+    assert_eq!(aborted_once(&job(pool, id).await), "aborted by test");
     nothing_remains_for_the_next(pool).await;
 }
