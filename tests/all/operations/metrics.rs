@@ -143,7 +143,17 @@ async fn alerts_and_dashboards_name_what_is_there() {
         .unwrap();
     sqlx::query("select 1").execute(&mut *open).await.unwrap();
     client.collect_metrics(pool, EVERY).await.unwrap();
-    let text = client.metrics(pool).await.unwrap().to_prometheus() + &scrape_of_a_process().await;
+    let of_fleet = client.metrics(pool).await.unwrap().to_prometheus();
+    for line in of_fleet.lines() {
+        let Some(gauge) = line.strip_prefix("# TYPE ").and_then(|line| line.split(' ').next())
+        else {
+            continue;
+        };
+        for (file, expr) in expressions() {
+            assert!(counts_once(&expr, gauge), "{file}: {gauge} of each process in {expr}");
+        }
+    }
+    let text = of_fleet + &scrape_of_a_process().await;
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let samples = samples.filter_map(|line| line.split(['{', ' ']).next());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
@@ -181,6 +191,39 @@ async fn alerts_and_dashboards_name_what_is_there() {
         return;
     };
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// Returns the expressions of the alerts and of the dashboard, with their files.
+fn expressions() -> Vec<(&'static str, String)> {
+    let read = |file| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/monitoring");
+        std::fs::read_to_string(folder.join(file)).unwrap()
+    };
+    let mut found = Vec::new();
+    for (file, key) in [("seriatim.rules.yml", "expr: "), ("grafana-prometheus.json", "\"expr\": ")]
+    {
+        let text = read(file);
+        let of_line = |line: &str| Some((file, line.trim().strip_prefix(key)?.to_owned()));
+        found.extend(text.lines().filter_map(of_line));
+    }
+    assert!(found.len() > 30, "{found:?}");
+    found
+}
+
+/// Returns whether an expression takes the greatest of a gauge that each process shows for the whole
+/// fleet, wherever it has it. Whether it is absent is the same for all.
+fn counts_once(expr: &str, gauge: &str) -> bool {
+    expr.match_indices(gauge).all(|(at, _)| {
+        let longer =
+            expr[at + gauge.len()..].starts_with(|c: char| c == '_' || c.is_alphanumeric());
+        let before = expr[..at].trim_end_matches("rate(");
+        let inner = before.strip_suffix('(').unwrap_or_default();
+        longer
+            || inner.ends_with("absent")
+            || inner.rsplit_once("max by (").is_some_and(|(_, labels)| {
+                labels.trim_end().strip_suffix(')').is_some_and(|labels| !labels.contains(')'))
+            })
+    })
 }
 
 /// Prints what a collection takes at a million groups, before and after workers have adopted them.
