@@ -22,6 +22,7 @@ declare
   was record; held record; of_session integer; over_at timestamptz;
   token constant uuid := gen_random_uuid();
 begin
+  perform check_isolation('abort');
   done := false;
   select p.* into was from job_place(abort.job) p;
   status := was.status;

@@ -159,6 +159,9 @@ begin
   perform check_queue(queue);
   perform check_name('group', group_id, {group_limit});
   perform check_count(n);
+  if everything then
+    perform check_isolation('a purge of everything');
+  end if;
   if everything and group_id is not null then
     raise exception 'everything is of a whole queue, and a group is named'
       using errcode = '22023', hint = 'Leave one of them out.';

@@ -480,6 +480,33 @@ async fn a_group_that_is_held_hides_no_other_from_a_task() {
     assert_eq!(taken(pool, "elsewhere").await, [3]);
 }
 
+/// A round of a tick reads on behind the groups that are held. Read anew each time, 8,000 of them
+/// took 2.9 s a tick.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_groups_that_are_held_cost_a_task_little() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "select seriatim.enqueue('dead', to_jsonb(n), 'g' || lpad(n::text, 5, '0'))
+         from generate_series(1, 8001) n",
+    )
+    .await;
+    // A transaction has the rows of all groups but the last one.
+    let mut open = pool.begin().await.unwrap();
+    let locked = sqlx::query(
+        "select from seriatim.job where queue = 'dead' and group_id <> 'g08001' for no key update",
+    );
+    locked.execute(&mut *open).await.unwrap();
+    by_hand(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 1000)").await;
+    by_hand(pool, "analyze seriatim.job").await;
+    let plan = "explain (analyze, buffers, format json) select seriatim.run_move_tasks()";
+    let plan: Value = value(pool, plan).await;
+    assert_eq!(taken(pool, "elsewhere").await, [8001]);
+    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap();
+    assert!(buffers < 400_000, "{buffers} buffers");
+}
+
 /// Each sees what the other has set, also of a queue that had no settings before.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_changes_at_once_do_not_make_what_one_may_not() {

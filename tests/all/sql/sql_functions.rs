@@ -378,6 +378,16 @@ async fn only_enqueue_may_be_called_at_other_isolation_levels() {
         let error = Client::default().receive(&mut *tx, Receive::new("q")).await.unwrap_err();
         assert!(error.to_string().contains("receive needs READ COMMITTED"), "{error}");
         tx.rollback().await.unwrap();
+        for (call, what) in [
+            ("select seriatim.run_move_tasks()", "run_move_tasks needs"),
+            ("select seriatim.abort(1)", "abort needs"),
+            ("select seriatim.purge('q', everything => true)", "a purge of everything needs"),
+        ] {
+            let sql = format!("begin isolation level {level}; {call}");
+            let mut conn = database.connect().await.unwrap();
+            let error = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.unwrap_err();
+            assert!(error.to_string().contains(what), "{call}: {error}");
+        }
     }
 }
 
