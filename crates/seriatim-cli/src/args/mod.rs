@@ -21,6 +21,7 @@ mod subject;
 mod tail;
 mod value;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -265,7 +266,15 @@ pub(crate) enum Command {
     /// Exit code 1: a promise is broken. 2: the history cannot be read.
     CheckHistory(CheckHistory),
     /// Run a small shop on a private PostgreSQL, until Ctrl-C.
-    Demo,
+    ///
+    /// Its page asks for no password on a loopback address; otherwise, or with the environment
+    /// variable `SERIATIM_SECRET`, for the user `operator` and that password. Without the variable
+    /// one is made and printed.
+    Demo {
+        /// The address of the page. Default: any free port of this machine.
+        #[arg(long, default_value = "127.0.0.1:0", hide_default_value = true)]
+        listen: SocketAddr,
+    },
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -296,7 +305,7 @@ impl Command {
             | Self::DeadLetters(_)
             | Self::Explain { .. }
             | Self::CheckHistory(_)
-            | Self::Demo
+            | Self::Demo { .. }
             | Self::Completions { .. } => false,
             Self::Pause(_)
             | Self::Resume(_)

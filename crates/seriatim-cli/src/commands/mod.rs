@@ -52,8 +52,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
             "--read-only refuses a command that changes something",
         )));
     }
-    if matches!(command, Command::Demo) {
-        return demo::run(global.json).await;
+    if let Command::Demo { listen } = command {
+        return demo::run(listen, global.json).await;
     }
     if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
         // Boxed: all of maintenance is in this future.
@@ -105,6 +105,6 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }
-        Command::CheckHistory(_) | Command::Demo | Command::Completions { .. } => Ok(()),
+        Command::CheckHistory(_) | Command::Demo { .. } | Command::Completions { .. } => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Res
     } else {
         line(&format!("the page is at {address}"))?;
         if let Some(secret) = generated {
-            line(&format!("as {user:?} with {secret} (set {SECRET} to choose it)"))?;
+            line(&login(&user, &secret))?;
         }
     }
     tokio::select! {
@@ -81,10 +81,19 @@ pub(crate) async fn listen_on(listen: SocketAddr) -> Result<(TcpListener, String
     Ok((listener, format!("http://{host}:{}/", bound.port())))
 }
 
+/// Returns how a user logs in with a secret that was made.
+pub(crate) fn login(user: &str, secret: &str) -> String {
+    format!("as {user:?} with {secret} (set {SECRET} to choose it)")
+}
+
+/// Returns the secret of the environment, if it has one.
+pub(crate) fn given_secret() -> Option<String> {
+    env::var(SECRET).ok().filter(|secret| !secret.is_empty())
+}
+
 /// Returns the secret of the environment. Otherwise one is made, and returned twice.
-fn secret() -> (String, Option<String>) {
-    let given = env::var(SECRET).ok().filter(|secret| !secret.is_empty());
-    given.map_or_else(
+pub(crate) fn secret() -> (String, Option<String>) {
+    given_secret().map_or_else(
         || {
             let made = made_secret();
             (made.clone(), Some(made))

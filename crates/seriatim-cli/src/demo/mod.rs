@@ -4,12 +4,12 @@ mod recorder;
 mod shop;
 
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::{Server, ServerError, TestDatabase};
-use seriatim_web::{Access, Auth, Config};
+use seriatim_web::{Access, Auth, Config, User};
 
 use crate::commands::serve;
 use crate::failure::Failure;
@@ -19,8 +19,8 @@ use crate::output::{json_line, line};
 /// How long running handlers have when the demo ends.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// Where the page is: on any free port.
-const PAGE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// The user of the page, if it asks for one.
+const USER: &str = "operator";
 
 /// Commands that a person may try, besides the address of the page.
 const TRY: [&str; 9] = [
@@ -35,23 +35,30 @@ const TRY: [&str; 9] = [
     "job skip ID                   # the job that halts customer-13",
 ];
 
-/// Runs the demo.
-pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
+/// Runs the demo, with its page at an address.
+pub(crate) async fn run(listen: SocketAddr, as_json: bool) -> Result<(), Failure> {
     let failed = Failure::could_not::<ServerError>;
     let server = Server::start().await.map_err(failed("start a private PostgreSQL"))?;
     let database = TestDatabase::create_on(&server).await.map_err(failed("make its tables"))?;
     let recorder = recorder::install()?;
     let shop = shop::open(database.pool()).await?;
     let url = database.url();
-    let config = Config::new().auth(Auth::Loopback(Access::Admin)).show_data(true);
+    let (auth, generated) = auth(listen);
+    let config = Config::new().auth(auth).show_data(true);
     let config = config.process_metrics(move || recorder.render());
-    let (listener, page) = serve::listen_on(PAGE).await?;
+    let (listener, page) = serve::listen_on(listen).await?;
     let serving = tokio::spawn(seriatim_web::serve(listener, database.pool().clone(), config));
     if as_json {
-        json_line(&json!({"database_url": url, "page": page}))?;
+        json_line(&json!({
+            "database_url": url, "page": page, "generated_secret": generated,
+        }))?;
     } else {
         line(&format!("A small shop runs on a private PostgreSQL {}.\n", server.version()))?;
-        line(&format!("  {page}\n"))?;
+        line(&format!("  {page}"))?;
+        if let Some(secret) = generated {
+            line(&format!("  {}", serve::login(USER, &secret)))?;
+        }
+        line("")?;
         line(&format!("  export DATABASE_URL='{url}'"))?;
         let program = called_as();
         for command in TRY {
@@ -66,6 +73,16 @@ pub(crate) async fn run(as_json: bool) -> Result<(), Failure> {
     database.remove().await.map_err(failed("remove the database"))?;
     drop(server);
     Ok(())
+}
+
+/// Returns who may see the page: anybody on this machine if it is for this machine alone, and no
+/// secret is given; else the one user. Also returns a secret that was made for that.
+fn auth(listen: SocketAddr) -> (Auth, Option<String>) {
+    if listen.ip().is_loopback() && serve::given_secret().is_none() {
+        return (Auth::Loopback(Access::Admin), None);
+    }
+    let (secret, generated) = serve::secret();
+    (Auth::Basic(vec![User::new(USER, &secret, Access::Admin)]), generated)
 }
 
 /// Returns the program as it was called: `cargo run` calls it by its path, and it need not be

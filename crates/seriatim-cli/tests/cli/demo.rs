@@ -104,3 +104,24 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
     assert!(ended.success(), "{ended}");
     assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
 }
+
+/// For a container or a colleague: the page on all addresses, behind a password.
+#[tokio::test]
+async fn the_page_of_the_demo_listens_where_it_is_told_to_behind_a_password() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    demo.args(["demo", "--json", "--listen", "0.0.0.0:0"]).env("SERIATIM_SECRET", "sesame");
+    demo.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let told = serde_json::from_str::<Value>(&line).unwrap();
+    let page = told["page"].as_str().unwrap();
+    assert!(page.starts_with("http://0.0.0.0:"), "{told}");
+    assert!(told["generated_secret"].is_null(), "{told}");
+    assert!(get(page, "").await.starts_with("HTTP/1.1 401"));
+    let seen = get(page, "Authorization: Basic b3BlcmF0b3I6c2VzYW1l\r\n").await;
+    assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
+    let pid = demo.id().unwrap().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
+    timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+}
