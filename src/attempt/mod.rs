@@ -13,6 +13,7 @@ mod hold;
 pub(crate) mod layer;
 mod leased_turn;
 mod lost;
+pub(crate) mod panics;
 pub(crate) mod release;
 mod reports;
 mod rest;

@@ -21,6 +21,7 @@ use crate::attempt::failure::{ended_by_hand, run_result};
 use crate::attempt::hold::hold_known;
 use crate::attempt::layer::{Ended, Next};
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
+use crate::attempt::panics;
 use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::reports::Reporter;
 use crate::attempt::settle_late::ANSWER_LIMIT;
@@ -309,7 +310,17 @@ impl ClaimedTurn {
         let (processor, queue) = (self.context.processor, Arc::clone(&self.queue.name));
         let polled = PolledHandler { processor, queue, job: self.claim.job };
         let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
-        let result = run_result(show_polls(polled, run).await);
+        let ended = show_polls(polled, run).await;
+        if ended.is_err() {
+            tracing::warn!(
+                target: "seriatim::job",
+                queue = &*self.queue.name,
+                job = self.claim.job,
+                at = panics::place(),
+                "the handler panicked"
+            );
+        }
+        let result = run_result(ended);
         let result = result.bounded(held.snoozes, self.queue.options.max_snoozes);
         if let Some(facts) = &self.facts {
             facts.record_end();

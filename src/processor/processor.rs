@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt::panics::note_places;
 use crate::attempt::settle_batch;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::StartError;
@@ -94,6 +95,9 @@ impl Processor {
     /// [`StartError`] says what to do. Nothing runs then.
     /// [`start_when_ready`](Self::start_when_ready) waits instead.
     ///
+    /// Sets a panic hook, once in a process: it notes where a handler panicked, for the log, and
+    /// calls the hook that was there.
+    ///
     /// # Cancel safety
     /// If the future is dropped, nothing runs.
     pub async fn start(self) -> Result<Running, StartError> {
@@ -139,6 +143,7 @@ impl Processor {
     fn run(self, context: Arc<Context>, server: Option<&ServerFacts>) -> Running {
         let Self { config, schedules, need, unstarted } = self;
         unstarted.disarm();
+        note_places();
         let Config {
             pool,
             client: _,

@@ -82,7 +82,7 @@ impl Running {
             released,
             lost,
             still_running,
-            "the processor has stopped"
+            "the processor has stopped; of the jobs that ran when the shutdown began:"
         );
         report
     }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts};
+use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts, RetryPolicy};
 
 use crate::support::logged::Logged;
 use crate::support::{
-    Errors, Log, database, drained, ended, handler, handler_with, processor, queue, started,
+    Errors, Log, database, drained, ended, enqueue, handler, handler_with, processor, queue,
+    started,
 };
 
 /// The lines that have all of these words.
@@ -15,6 +16,24 @@ fn lines(logged: &Logged, words: &[&str]) -> Vec<String> {
     let text = logged.text();
     let has_all = |line: &&str| words.iter().all(|words| line.contains(words));
     text.lines().filter(has_all).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_panic_is_a_warning_with_its_place() {
+    let database = database().await;
+    let logged = Logged::default();
+    let _guard = logged.start();
+    let run = handler(async |_, _| panic!("as asked"));
+    let line = line!() - 1;
+    let builder = processor(&database, 10).await.queue(queue("q").retry(RetryPolicy::new(1)), run);
+    let running = builder.build().unwrap().start().await.unwrap();
+    let id = enqueue(database.pool(), "q", "g", 1).await;
+    ended(database.pool(), id).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    let place = format!("logs.rs:{line}:");
+    let of_job = format!("job={id}");
+    let told = lines(&logged, &["WARN", "the handler panicked", "queue=\"q\"", &of_job, &place]);
+    assert_eq!(told.len(), 1, "{}", logged.text());
 }
 
 async fn attempts_are_logged(hold: Hold) {

@@ -127,7 +127,7 @@ async fn start_and_stop_are_one_line_each_and_a_drop_is_told() {
     running.shutdown(Duration::from_secs(5)).await;
     let text = logged.text();
     assert_eq!(text.lines().count(), 2, "{text}");
-    assert!(text.contains("the processor has stopped finished=0"), "{text}");
+    assert!(text.contains("ran when the shutdown began: finished=0"), "{text}");
 
     let build = async || processor(&database, 10).await.queue(queue("q"), nothing()).build();
     let _ = build().await.unwrap().start_when_ready();
