@@ -13,7 +13,6 @@ use crate::error::BackgroundError;
 use crate::job::redact::redact_detail;
 use crate::job::stall::Activity;
 use crate::liveness::context::is_of_read_only;
-use crate::liveness::side_pool::why_none;
 use crate::slots::queue_slots::ReservedSlots;
 use crate::store::{ClaimAnswer, ClaimOptions, gave_up_waiting};
 use crate::worker::orphans;
@@ -162,10 +161,9 @@ impl Worker {
     ) -> Result<(ClaimAnswer, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
         self.heartbeat.begin_step(Activity::Connecting);
-        if let Err(error) = self.connect(state, connections).await {
-            let source = why_none(&self.pool, error).await;
-            return Err(BackgroundError::Connection { queue: queue(), source });
-        }
+        self.connect(state, connections)
+            .await
+            .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
         if self.stop.is_cancelled() || !self.may_claim() {
             // The worker was told to stop while it waited for a connection, or its presence is
             // unproven.
@@ -209,7 +207,6 @@ impl Worker {
                 claimed.next = state.cursor.record(&claimed, bounds);
                 let now = Instant::now();
                 self.vitals.record_claim(now, due_lag(&claimed));
-                self.context.record_answer();
                 let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
                 self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
                 conn.has_claimed = true;
