@@ -291,7 +291,7 @@ pub enum RestError {
         /// The end.
         until: DateTime<Utc>,
     },
-    /// Another transaction has had the row of the pause for two seconds.
+    /// Another transaction has had the row of the pause for five seconds.
     #[error("nothing rests for job {job}: the pause is locked by another transaction, try again")]
     Busy {
         /// The job.

@@ -6,8 +6,8 @@
 -- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so:
 -- the same role, or pg_signal_backend; else `forbidden` is that session.
 --
--- The job's history says who aborted the attempt, and why. If another transaction has the job's row,
--- the attempt is recorded as a lost one.
+-- The job's history says who aborted the attempt, and why. If another transaction has the job's
+-- row, the attempt is recorded as a lost one.
 --
 -- A processor without a presence may learn of it only when it extends the lease. So the claim is
 -- left to the end of that, and a grace.

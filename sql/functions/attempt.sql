@@ -55,7 +55,8 @@ begin
     run_at = coalesce(ended.due_at, j.run_at),
     turn_at = case when ended.due_at is null then j.turn_at else least(ended.due_at, j.expires_at) end,
     error = case when how in ('retried', 'failed') then jsonb_build_object(
-      'kind', coalesce(ended.aborted ->> 'kind', kind), 'message', coalesce(ended.aborted ->> 'message', message),
+      'kind', coalesce(ended.aborted ->> 'kind', kind),
+      'message', coalesce(ended.aborted ->> 'message', message),
       'chain', chain, 'attempt', ended.attempt) else j.error end,
     history = case when how = 'snoozed' then j.history
       else {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message) end,

@@ -5,8 +5,8 @@ language sql immutable as $$
   where history -> -1 ->> 'kind' = 'aborted' and (history -> -1 ->> 'attempt')::integer = attempt
 $$;
 
--- Returns a history with one more attempt, cut to its last entries. An aborted attempt has the record
--- of its abort: the claim that finds it lost, or cancels it, adds no other one.
+-- Returns a history with one more attempt, cut to its last entries. An aborted attempt has the
+-- record of its abort: the claim that finds it lost, or cancels it, adds no other one.
 create or replace function history_with(so_far jsonb, attempt integer, started_at timestamptz, kind text,
   message text) returns jsonb
 language sql volatile as $$

@@ -132,7 +132,7 @@ declare
   wanted bigint[]; part record; ids bigint[]; all_ids bigint[] := '{}'; held boolean; stays bigint;
   after text;
 begin
-  -- Groups that are held must not hide the others: each round begins behind those of the one before.
+  -- Groups that are held must not hide the others: each round begins behind those of the last one.
   for round in 1..100 loop
     if to_queue is null then
       wanted := array(

@@ -65,11 +65,11 @@ end $$;
 
 -- Returns the job of a claim that stands, by its token; no row: the claim is stale. A plain read,
 -- so the claim may be taken over right behind it.
-create or replace function {schema}.held_job(of_job bigint, token uuid, late boolean)
+create or replace function held_job(of_job bigint, token uuid, late boolean)
 returns table (id bigint, queue text, group_id text)
 language sql stable as $$
-  select j.id, j.queue, j.group_id from {schema}.job j left join lateral (
-    select g.queue, g.group_id from {schema}.queue_group g
+  select j.id, j.queue, j.group_id from job j left join lateral (
+    select g.queue, g.group_id from queue_group g
     where g.claim = token and not {over_g} and of_job = any ({claimed_jobs_g})
     limit 1) g on true
   where j.id = any (array[of_job]) and {claimed}

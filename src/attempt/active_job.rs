@@ -58,6 +58,8 @@ pub struct ActiveJob {
     pub(crate) snoozes: u32,
     /// The delay before another run, if the handler has asked for one.
     pub(crate) again: Option<Duration>,
+    /// It has asked for a rest: its turn ends with it.
+    pub(crate) rests: AtomicBool,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) headers: Headers,

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -182,6 +183,8 @@ impl ClaimedTurn {
             self.handled += handled;
             self.queue.time_slice.record(handled, handled);
             let unrecorded = self.decide_success(&held, result);
+            // The next job would begin before the database says that the group is paused.
+            pending.last |= job.rests.load(Ordering::Relaxed);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
             match (job.guard, unrecorded) {
                 (HoldGuard::Leased(lease), Unrecorded::Outcome(Outcome::Succeeded { result }))

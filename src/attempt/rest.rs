@@ -1,17 +1,18 @@
 //! Rests: a handler whose partner takes no more requests pauses its group or its queue for a while.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::attempt::active_job::ActiveJob;
 use crate::error::RestError;
 use crate::metrics::rests::record_rest;
 use crate::store::{RestArguments, RestState, WorkConnection, in_short_tx, is_end_refused};
 
-/// Bounds the wait for a pause that another transaction is changing.
-const LIMIT: Duration = Duration::from_secs(2);
+/// Bounds the wait for a pause that another transaction is changing, and for other rests.
+const LIMIT: Duration = Duration::from_secs(5);
 
 impl ActiveJob {
     /// Lets the job's group rest until `until`, by the database's clock: no job of it starts before
@@ -82,7 +83,7 @@ impl ActiveJob {
         let RestArguments { whole_queue, until, reason } = arguments;
         let deadline = Instant::now() + LIMIT;
         loop {
-            let state = self.try_rest(arguments).await.map_err(|error| {
+            let state = self.try_rest(arguments, deadline).await.map_err(|error| {
                 if is_end_refused(&error) { RestError::OutOfRange { until } } else { error.into() }
             })?;
             match state {
@@ -93,6 +94,7 @@ impl ActiveJob {
                 RestState::Set => break,
             }
         }
+        self.rests.store(true, Ordering::Relaxed);
         record_rest(&self.queue, whole_queue);
         let (queue, group) = (&*self.queue, self.group().filter(|_| !whole_queue));
         let what = if whole_queue { "queue" } else { "group" };
@@ -103,11 +105,17 @@ impl ActiveJob {
         Ok(true)
     }
 
-    /// Tries once. Its lock waits half a second.
-    async fn try_rest(&self, arguments: RestArguments<'_>) -> Result<RestState, sqlx::Error> {
+    /// Tries once. It waits for half a second for a lock.
+    async fn try_rest(
+        &self,
+        arguments: RestArguments<'_>,
+        deadline: Instant,
+    ) -> Result<RestState, sqlx::Error> {
         let context = &self.context;
         let receipt = format!("{}.{}", self.id, self.token);
-        let _one_at_a_time = context.rest.lock().await;
+        let Ok(_one_at_a_time) = timeout_at(deadline, context.rest.lock()).await else {
+            return Ok(RestState::Busy);
+        };
         let mut conn = WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
         let rest = async |conn: &mut _| context.store.rest(conn, &receipt, arguments).await;
         let state = in_short_tx(&mut conn, rest).await?;

@@ -5,7 +5,7 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -171,6 +171,7 @@ impl ClaimedTurn {
             max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
             snoozes: held.snoozes,
             again: None,
+            rests: AtomicBool::default(),
             name: held.name.clone(),
             reference: held.reference.clone(),
             headers: held.headers.clone(),

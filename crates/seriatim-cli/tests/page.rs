@@ -139,7 +139,7 @@ async fn the_faults_of_the_demo_are_mended_by_the_page_alone() {
     person.click("nav a", "Stopped").await;
     person.move_to("customer-13").await;
     person.press("s").await;
-    person.confirm("is skipped", "refund by hand").await;
+    person.confirm("is given up", "refund by hand").await;
     drained(&pool, "customer-13").await;
     person.end("a poisoned customer");
 

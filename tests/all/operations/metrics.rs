@@ -110,7 +110,10 @@ async fn scrape_of_a_process() -> String {
     let db = database().await;
     let (pool, client) = (db.pool(), Client::default());
     client.receive(pool, Receive::new("measured")).await.unwrap();
-    let run = handler(async |_, _| Err(JobError::fail("no")));
+    let run = handler(async |job, _| {
+        job.rest_group(chrono::Utc::now() + Duration::from_millis(500), "429").await?;
+        Err(JobError::fail("no"))
+    });
     let running = processor(&db, 5).await.queue(queue("measured"), run).build().unwrap();
     let running = running.start().await.unwrap();
     let id = enqueue(pool, "measured", "a", 1).await;
@@ -210,8 +213,8 @@ fn expressions() -> Vec<(&'static str, String)> {
     found
 }
 
-/// Returns whether an expression takes the greatest of a gauge that each process shows for the whole
-/// fleet, wherever it has it. Whether it is absent is the same for all.
+/// Returns whether an expression takes the greatest of a gauge that each process shows for the
+/// whole fleet, wherever it has it. Whether it is absent is the same for all.
 fn counts_once(expr: &str, gauge: &str) -> bool {
     expr.match_indices(gauge).all(|(at, _)| {
         let longer =
