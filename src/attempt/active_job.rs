@@ -9,12 +9,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
+use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
@@ -48,9 +47,6 @@ const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint se
 pub struct ActiveJob {
     pub(crate) context: Arc<Context>,
     pub(crate) id: i64,
-    /// The token of the claim, and where the claim's connection led.
-    pub(crate) token: Uuid,
-    pub(crate) origin: Option<Arc<PgConnectOptions>>,
     pub(crate) queue: Arc<str>,
     pub(crate) group: Option<String>,
     pub(crate) attempt: u32,

@@ -28,7 +28,7 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 /// The same if the hold is lost: the record has to come before a take-over.
 const LAST_WRITE_LOST: Duration = Duration::from_millis(200);
 
-/// The claim that reports, and where.
+/// The claim for which something is written beside the handler's transaction, and where.
 #[derive(Clone)]
 pub(crate) struct Reporter {
     pub(crate) context: Arc<Context>,
@@ -94,7 +94,8 @@ impl Reporter {
         }
     }
 
-    async fn on_side<T>(
+    /// Works on a connection beside the pool, where the claim was made.
+    pub(crate) async fn on_side<T>(
         &self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {

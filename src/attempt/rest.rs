@@ -4,14 +4,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use tokio::time::{Instant, timeout_at};
+use sqlx::PgConnection;
+use tokio::time::Instant;
 
 use crate::attempt::active_job::ActiveJob;
 use crate::error::RestError;
 use crate::metrics::rests::record_rest;
-use crate::store::{RestArguments, RestState, WorkConnection, in_short_tx, is_end_refused};
+use crate::store::{RestArguments, RestState, in_short_tx, is_end_refused};
 
-/// Bounds the wait for a pause that another transaction is changing, and for other rests.
+/// Bounds the wait for a pause that another transaction is changing.
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl ActiveJob {
@@ -83,7 +84,7 @@ impl ActiveJob {
         let RestArguments { whole_queue, until, reason } = arguments;
         let deadline = Instant::now() + LIMIT;
         loop {
-            let state = self.try_rest(arguments, deadline).await.map_err(|error| {
+            let state = self.try_rest(arguments).await.map_err(|error| {
                 if is_end_refused(&error) { RestError::OutOfRange { until } } else { error.into() }
             })?;
             match state {
@@ -106,20 +107,14 @@ impl ActiveJob {
     }
 
     /// Tries once. It waits for half a second for a lock.
-    async fn try_rest(
-        &self,
-        arguments: RestArguments<'_>,
-        deadline: Instant,
-    ) -> Result<RestState, sqlx::Error> {
-        let context = &self.context;
-        let receipt = format!("{}.{}", self.id, self.token);
-        let Ok(_one_at_a_time) = timeout_at(deadline, context.rest.lock()).await else {
-            return Ok(RestState::Busy);
+    async fn try_rest(&self, arguments: RestArguments<'_>) -> Result<RestState, sqlx::Error> {
+        let receipt = format!("{}.{}", self.id, self.reporter.token);
+        let rest = async |conn: &mut PgConnection| {
+            let rest = async |conn: &mut PgConnection| {
+                self.context.store.rest(conn, &receipt, arguments).await
+            };
+            in_short_tx(conn, rest).await
         };
-        let mut conn = WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
-        let rest = async |conn: &mut _| context.store.rest(conn, &receipt, arguments).await;
-        let state = in_short_tx(&mut conn, rest).await?;
-        conn.done();
-        Ok(state)
+        self.reporter.on_side(rest).await
     }
 }

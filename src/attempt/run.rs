@@ -163,8 +163,6 @@ impl ClaimedTurn {
         ActiveJob {
             context: Arc::clone(&self.context),
             id: self.claim.job,
-            token: self.claim.token,
-            origin: self.origin.clone(),
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
             attempt: held.attempt,

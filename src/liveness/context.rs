@@ -41,9 +41,6 @@ pub(crate) struct Context {
     pub(crate) processor: i64,
     pub(crate) side: SidePool,
     pub(crate) side_reports: SideReports,
-    /// One rest is written at a time: many handlers may ask for one at once, and each might wait
-    /// for a lock on a connection that late records need.
-    pub(crate) rest: tokio::sync::Mutex<()>,
     pub(crate) counters: Counters,
     pub(crate) vitals: Vitals,
     /// For the jobs that handlers enqueue.
@@ -80,7 +77,6 @@ impl Context {
             processor: fastrand::i64(..),
             side: SidePool::new(pool),
             side_reports: SideReports::default(),
-            rest: tokio::sync::Mutex::default(),
             counters: Counters::default(),
             vitals: Vitals::default(),
             enqueue,

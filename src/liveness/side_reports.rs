@@ -1,5 +1,6 @@
-//! The connection for progress and checkpoints, and the jobs whose rows are to be deleted. One
-//! connection of the side pool at a time: settles need the others.
+//! The connection for what handlers write beside their transactions: progress, checkpoints and
+//! rests; and the jobs whose rows are to be deleted. One connection of the side pool at a time:
+//! settles need the others.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

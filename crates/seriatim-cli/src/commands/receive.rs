@@ -153,7 +153,7 @@ pub(crate) async fn snooze(
         let job = session.client.job(conn, receipt.job()).await?;
         // It was put off too often, and has failed an attempt.
         let word = match job {
-            // Somebody asked for its cancel meanwhile, or its limit of attempts was reached.
+            // An operator has cancelled it meanwhile, or it has used up its attempts.
             Some(job) if job.status.is_final() => format!("has ended as {}", job.status),
             Some(job) if job.error.as_ref().is_some_and(|error| error.attempt == job.attempts) => {
                 format!("was snoozed {} of {max} times, and is given back as by nack", job.snoozes)
