@@ -19,7 +19,7 @@ pub(crate) fn reason(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) => database_reason(&**error),
         sqlx::Error::PoolTimedOut => String::from(
-            "the pool gave no connection in time: all are in use (raise its max_connections), or the server gives none",
+            "the pool gave no connection in time: the server gives none, or all are in use (raise its max_connections)",
         ),
         error => error.to_string(),
     }

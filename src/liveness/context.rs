@@ -55,6 +55,8 @@ pub(crate) struct Context {
     log_throttle: LogThrottle,
     /// True once a read-only server was reported, until it is written to.
     read_only: AtomicBool,
+    /// Since when the server has given no connection for claims.
+    away: Mutex<Option<Instant>>,
     /// When handlers that wait for the pool were last reported.
     exhausted_pool: Mutex<Option<Instant>>,
 }
@@ -86,6 +88,7 @@ impl Context {
             on_error,
             log_throttle: LogThrottle::default(),
             read_only: AtomicBool::new(false),
+            away: Mutex::default(),
             exhausted_pool: Mutex::default(),
         }
     }
@@ -129,8 +132,27 @@ impl Context {
         }
     }
 
+    /// The server answered a claim.
+    pub(crate) fn record_answer(&self) {
+        // Nothing panics under the lock.
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(since) = away {
+            tracing::info!(
+                target: "seriatim::node",
+                away_s = since.elapsed().as_secs(),
+                "the database can be reached again"
+            );
+        }
+    }
+
     fn pass_on(&self, error: &BackgroundError) {
         record_error(error);
+        if let BackgroundError::Connection { source, .. } = error
+            && !matches!(source, sqlx::Error::PoolTimedOut)
+        {
+            let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+            away.get_or_insert_with(Instant::now);
+        }
         if let Some(left_out) = self.log_throttle.admit(error, Instant::now()) {
             // The message has its reason; the count is of the lines since the last one.
             let repeated = (left_out > 0).then_some(left_out);

@@ -1,14 +1,20 @@
 //! The connections beside the application's pool, which never wait behind its jobs.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{PgPool, Postgres};
+use sqlx::{Connection, PgConnection, PgPool, Postgres};
+use tokio::time::timeout;
 
 /// For maintenance and late records. Wake-ups, the monitor and the presence have one more each.
 const CONNECTIONS: u32 = 2;
+
+/// Bounds the question to a server why it gives no connection.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+const NO_ANSWER: &str = "the server gave no connection in time";
 
 /// A pool that goes where the presence goes: what leases keep is settled where it is extended.
 #[derive(Debug)]
@@ -56,7 +62,11 @@ impl SidePool {
 
     /// Gets a connection within 5 s.
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        self.pool().acquire().await
+        let pool = self.pool();
+        match pool.acquire().await {
+            Err(error) => Err(why_none(&pool, error).await),
+            conn => conn,
+        }
     }
 
     /// Gets a connection within 5 s to the server that `origin` led to: what was claimed there is
@@ -102,6 +112,27 @@ impl SidePool {
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         // Nothing panics under the lock.
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Returns why a pool gave no connection. While it waits for one, it tries to connect again and
+/// again, and then says that its time is over: so it sounds as if all were in use. The server's own
+/// reason comes first, if it gives no connection.
+pub(crate) async fn why_none(pool: &PgPool, error: sqlx::Error) -> sqlx::Error {
+    if !matches!(error, sqlx::Error::PoolTimedOut) {
+        return error;
+    }
+    let options = pool.connect_options();
+    let no_answer = || sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER));
+    match timeout(ASK_LIMIT, PgConnection::connect_with(&options)).await {
+        Err(_) => no_answer(),
+        Ok(Err(of_server)) => of_server,
+        // It is back by now, or all are in use.
+        Ok(Ok(conn)) => {
+            // The session ends with its socket, whatever becomes of the farewell.
+            drop(conn.close().await);
+            if pool.size() < pool.options().get_max_connections() { no_answer() } else { error }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::BackgroundError;
@@ -19,6 +20,16 @@ use crate::maintenance::maintenance::Maintenance;
 use crate::processor::check;
 use crate::processor::listener;
 use crate::processor::start_line::{Policies, StartLine, warn_of_overridden};
+
+/// Time between two questions to a server that cannot be reached.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Returns whether the server could not be reached, or lets nobody in for now: classes 08, 53 and
+/// 57P.
+fn is_away(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_none_or(|code| ["08", "53", "57P"].iter().any(|class| code.starts_with(class)))
+}
 
 /// Detects a pooler before the first claim.
 pub(crate) fn spawn_pooler_detection(
@@ -50,7 +61,20 @@ pub(crate) fn spawn_start_line(
             () = context.schema.opened() => {}
             () = stop.cancelled() => return,
         }
-        let facts = check::facts(&context).await.ok();
+        // Nothing has started before the server answers. What it refuses to tell is not in the line.
+        let facts = loop {
+            tokio::select! {
+                facts = check::facts(&context) => match facts {
+                    Err(error) if is_away(&error) => {}
+                    facts => break facts.ok(),
+                },
+                () = stop.cancelled() => return,
+            }
+            tokio::select! {
+                () = sleep(ASK_AGAIN) => {}
+                () = stop.cancelled() => return,
+            }
+        };
         line.log(&context, facts.as_ref().map(|facts| &*facts.version));
         warn_of_overridden(&context, &policies).await;
     });

@@ -13,6 +13,7 @@ use crate::error::BackgroundError;
 use crate::job::redact::redact_detail;
 use crate::job::stall::Activity;
 use crate::liveness::context::is_of_read_only;
+use crate::liveness::side_pool::why_none;
 use crate::slots::queue_slots::ReservedSlots;
 use crate::store::{ClaimAnswer, ClaimOptions, gave_up_waiting};
 use crate::worker::orphans;
@@ -161,9 +162,10 @@ impl Worker {
     ) -> Result<(ClaimAnswer, Instant), BackgroundError> {
         let queue = || self.queue.name.to_string();
         self.heartbeat.begin_step(Activity::Connecting);
-        self.connect(state, connections)
-            .await
-            .map_err(|source| BackgroundError::Connection { queue: queue(), source })?;
+        if let Err(error) = self.connect(state, connections).await {
+            let source = why_none(&self.pool, error).await;
+            return Err(BackgroundError::Connection { queue: queue(), source });
+        }
         if self.stop.is_cancelled() || !self.may_claim() {
             // The worker was told to stop while it waited for a connection, or its presence is
             // unproven.
@@ -207,6 +209,7 @@ impl Worker {
                 claimed.next = state.cursor.record(&claimed, bounds);
                 let now = Instant::now();
                 self.vitals.record_claim(now, due_lag(&claimed));
+                self.context.record_answer();
                 let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
                 self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
                 conn.has_claimed = true;

@@ -180,6 +180,38 @@ async fn a_start_that_waits_is_ready_once_there_is_a_schema() {
     running.shutdown(Duration::from_secs(5)).await;
 }
 
+/// Its pool tries to connect until its time is over, and then says that it gave no connection.
+#[tokio::test]
+async fn a_database_that_is_down_is_named_as_such_and_so_is_its_return() {
+    let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let logged = Logged::default();
+    let _guard = logged.start();
+    server.stop_immediately().await.unwrap();
+    let running = processor(&database, 10).await.queue(queue("q"), nothing()).build().unwrap();
+    let running = running.start_when_ready();
+    until_logged(&logged, "queue \"q\" got no connection").await;
+    let text = logged.text();
+    for words in ["are in use", "the processor has started", "can be reached again"] {
+        assert!(!text.contains(words), "{words} in {text}");
+    }
+    server.start_again().await.unwrap();
+    until_logged(&logged, "the database can be reached again").await;
+    until_logged(&logged, "the processor has started").await;
+    assert!(logged.text().contains("server=\""), "{}", logged.text());
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+/// Waits until the log has these words.
+async fn until_logged(logged: &Logged, words: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !logged.text().contains(words) {
+        assert!(Instant::now() < deadline, "{words} in {}", logged.text());
+        // A log is read, and has no event to wait for.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn until_ready(running: &seriatim::Running, ready: bool) {
     let deadline = Instant::now() + PATIENCE;
     while running.is_ready() != ready {
