@@ -10,11 +10,18 @@ use crate::job::explanation::BoundedCount;
 /// A move task to start: what it moves, where to, and how fast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMoveTask {
-    pub(crate) from_queue: String,
-    pub(crate) to_queue: Option<String>,
-    pub(crate) group: Option<String>,
-    pub(crate) limit: Option<u32>,
-    pub(crate) per_second: Option<u32>,
+    /// The queue to move jobs from.
+    pub from_queue: String,
+    /// The queue to move all that waits to; `None`: dead letters go back, each to the queue in
+    /// which it failed.
+    pub to_queue: Option<String>,
+    /// The group whose jobs alone are moved; `None`: all groups, and jobs without one.
+    pub group: Option<String>,
+    /// The number of jobs after which the task ends, 1 to 2,147,483,647; `None`: when nothing is
+    /// left to move.
+    pub limit: Option<u32>,
+    /// The most jobs a second over the whole fleet, 1 to 2,147,483,647; `None`: as fast as it goes.
+    pub per_second: Option<u32>,
 }
 
 impl NewMoveTask {

@@ -23,13 +23,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Runs a command about move tasks.
 pub(crate) async fn run(session: &Session, task: args::MoveTask) -> Result<(), Failure> {
     match task {
-        args::MoveTask::Start { from, to, group, limit, per_second } => {
-            let mut task = NewMoveTask::new(&from);
-            task = to.iter().fold(task, NewMoveTask::to);
-            task = group.iter().fold(task, NewMoveTask::group);
-            task = limit.into_iter().fold(task, NewMoveTask::limit);
-            task = per_second.into_iter().fold(task, NewMoveTask::per_second);
-            start(session, &from, to.as_deref(), &task).await
+        args::MoveTask::Start { from: from_queue, to: to_queue, group, limit, per_second } => {
+            start(session, &NewMoveTask { from_queue, to_queue, group, limit, per_second }).await
         }
         args::MoveTask::List { from } => list(session, from.as_deref()).await,
         args::MoveTask::Cancel { task } => cancel(session, task).await,
@@ -37,20 +32,15 @@ pub(crate) async fn run(session: &Session, task: args::MoveTask) -> Result<(), F
     }
 }
 
-async fn start(
-    session: &Session,
-    from: &str,
-    to: Option<&str>,
-    new: &NewMoveTask,
-) -> Result<(), Failure> {
+async fn start(session: &Session, new: &NewMoveTask) -> Result<(), Failure> {
     let operator = &session.operator;
-    let doubt = match to {
+    let doubt = match &new.to_queue {
         Some(to) => doubt(session, to).await?,
         None => None,
     };
     let act = async |conn: &mut PgConnection| {
         let id = operator.start_move_task(&mut *conn, new).await?;
-        let tasks = session.client.move_tasks(conn, Some(from)).await?;
+        let tasks = session.client.move_tasks(conn, Some(&new.from_queue)).await?;
         let task = tasks.into_iter().find(|task| task.id == id);
         let task = task.ok_or_else(|| Failure::Error(format!("there is no move task {id}")))?;
         if task.to_move.count == 0 {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::Job;
 use seriatim::receive::{Receipt, Receive};
 use sqlx::PgConnection;
 
@@ -128,15 +129,17 @@ pub(crate) async fn nack(
 ) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
         match &error {
-            Some(error) => session.client.nack_with(conn, receipt, delay, error).await?,
-            None => session.client.nack(conn, receipt, delay).await?,
+            Some(error) => session.client.nack_with(&mut *conn, receipt, delay, error).await?,
+            None => session.client.nack(&mut *conn, receipt, delay).await?,
         }
+        let job = session.client.job(conn, receipt.job()).await?;
         let due = match delay {
             Some(Duration::ZERO) => String::from("due now"),
             Some(delay) => format!("due in {}", in_words(delay)),
             None => String::from("due by the queue's backoff"),
         };
-        Ok(effect(receipt, "nack", &format!("is given back, {due}")))
+        let word = ended(job.as_ref()).unwrap_or_else(|| format!("is given back, {due}"));
+        Ok(effect(receipt, "nack", &word))
     };
     session.change(act).await
 }
@@ -151,15 +154,13 @@ pub(crate) async fn snooze(
     let act = async |conn: &mut PgConnection| {
         session.client.snooze(&mut *conn, receipt, delay, max).await?;
         let job = session.client.job(conn, receipt.job()).await?;
-        // It was put off too often, and has failed an attempt.
-        let word = match job {
-            // An operator has cancelled it meanwhile, or it has used up its attempts.
-            Some(job) if job.status.is_final() => format!("has ended as {}", job.status),
+        let word = ended(job.as_ref()).unwrap_or_else(|| match job {
+            // It was put off too often, and has failed an attempt.
             Some(job) if job.error.as_ref().is_some_and(|error| error.attempt == job.attempts) => {
                 format!("was snoozed {} of {max} times, and is given back as by nack", job.snoozes)
             }
             _ => format!("is snoozed, due in {}", in_words(delay)),
-        };
+        });
         Ok(effect(receipt, "snooze", &word))
     };
     session.change(act).await
@@ -212,6 +213,13 @@ pub(crate) async fn rest(
         Ok(Effect::new(sentence, 1, data))
     };
     session.change(act).await
+}
+
+/// Returns how a job ended instead of going back, if it did: an operator has cancelled it, or it
+/// has used up its attempts.
+fn ended(job: Option<&Job>) -> Option<String> {
+    let job = job.filter(|job| job.status.is_final())?;
+    Some(format!("has ended as {}", job.status))
 }
 
 /// Extends the claim of a received job.

@@ -100,6 +100,28 @@ async fn a_script_enqueues_receives_and_acks() {
 }
 
 #[tokio::test]
+async fn a_job_that_ended_instead_of_going_back_is_told_as_ended() {
+    let cli = Cli::new().await;
+    let given_back = async |command: &[&str], status: &str| {
+        cli.enqueue("ann").await;
+        let received = cli.json(&["receive", "orders"]).await;
+        let job = received[0]["id"].to_string();
+        let receipt = received[0]["receipt"].as_str().unwrap();
+        if status == "cancelled" {
+            cli.ends(DONE, &["job", "cancel", &job]).await;
+        }
+        let told = cli.ends(DONE, &[&[command[0], receipt], &command[1..]].concat()).await.out;
+        assert!(told.contains(&format!("has ended as {status}")), "{command:?}: {told}");
+    };
+    given_back(&["snooze", "1h"], "cancelled").await;
+    given_back(&["nack"], "cancelled").await;
+    cli.ends(DONE, &["configure", "orders", "--max-attempts", "1"]).await;
+    given_back(&["snooze", "1h", "--max", "0"], "failed").await;
+    given_back(&["nack"], "failed").await;
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn an_empty_receive_says_why() {
     let cli = Cli::new().await;
     let why = async |args: &[&str], words: &str| {

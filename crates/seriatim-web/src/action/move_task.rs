@@ -29,11 +29,8 @@ pub(crate) struct StartMoveTask {
 
 impl StartMoveTask {
     fn new_task(&self) -> NewMoveTask {
-        let task = NewMoveTask::new(&self.queue);
-        let task = self.to.iter().fold(task, NewMoveTask::to);
-        let task = self.group.iter().fold(task, NewMoveTask::group);
-        let task = self.limit.into_iter().fold(task, NewMoveTask::limit);
-        self.per_second.into_iter().fold(task, NewMoveTask::per_second)
+        let Self { queue: from_queue, to: to_queue, group, limit, per_second } = self.clone();
+        NewMoveTask { from_queue, to_queue, group, limit, per_second }
     }
 }
 
