@@ -20,6 +20,18 @@ async fn in_flight(scene: &Scene) -> i64 {
     scene.number("select count(*) from seriatim.job where seriatim.job_state(status, queue, group_id, id) = 'started'").await
 }
 
+/// Two claims that have begun, and two groups that are due.
+async fn two_claims(scene: &Scene) -> (PgConnection, PgConnection) {
+    let (mut one, mut other) = (scene.session().await, scene.session().await);
+    scene.enqueue("a").await;
+    scene.enqueue("b").await;
+    scene.adopt(&mut one).await;
+    commit(&mut one).await;
+    begin(&mut one).await;
+    begin(&mut other).await;
+    (one, other)
+}
+
 /// The rest of a claim: starts a due job.
 async fn start_one(scene: &Scene, conn: &mut PgConnection) {
     let turns = scene.lock_turns(conn, 1).await;
@@ -31,13 +43,7 @@ async fn start_one(scene: &Scene, conn: &mut PgConnection) {
 async fn claims_that_count_side_by_side_exceed_the_limit() {
     for wrong in [true, false] {
         let scene = limited(1).await;
-        let (mut one, mut other) = (scene.session().await, scene.session().await);
-        scene.enqueue("a").await;
-        scene.enqueue("b").await;
-        scene.adopt(&mut one).await;
-        commit(&mut one).await;
-        begin(&mut one).await;
-        begin(&mut other).await;
+        let (mut one, mut other) = two_claims(&scene).await;
         let count = "select count(*) from seriatim.queue_group where job_id is not null";
         if wrong {
             for conn in [&mut one, &mut other] {
@@ -145,13 +151,7 @@ const STARTS: &str = "select case when busy then -1 else starts end from seriati
 async fn claims_side_by_side_share_the_starts_of_a_rate() {
     for wrong in [true, false] {
         let scene = paced(3_600_000, 1).await;
-        let (mut one, mut other) = (scene.session().await, scene.session().await);
-        scene.enqueue("a").await;
-        scene.enqueue("b").await;
-        scene.adopt(&mut one).await;
-        commit(&mut one).await;
-        begin(&mut one).await;
-        begin(&mut other).await;
+        let (mut one, mut other) = two_claims(&scene).await;
         if wrong {
             // Without the lock both see the one start that is left.
             let left = "select starts from seriatim.queue q, seriatim.rate_room(q.rate, \

@@ -61,7 +61,8 @@ pub(crate) fn spawn_start_line(
             () = context.schema.opened() => {}
             () = stop.cancelled() => return,
         }
-        // Nothing has started before the server answers. What it refuses to tell is not in the line.
+        // Nothing has started before the server answers. A fact that it refuses is left out of the
+        // line.
         let facts = loop {
             tokio::select! {
                 facts = check::facts(&context) => match facts {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use seriatim::receive::Receive;
 use seriatim::testing::TestDatabase;
 use seriatim::{ActiveJob, Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Running};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, Executor, PgConnection, PgPool, SqlSafeStr};
 
 use super::{HOLD, queue};
 use crate::support::{
@@ -96,6 +96,8 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
         }
         "slow" | "slow, then error" => {
             let slow = "insert into public.written select 'slow' from pg_sleep(0.2)";
+            // Prepared, it is sent at once, however busy the machine is.
+            tx.prepare(slow.into_sql_str()).await?;
             let slow = sqlx::query(slow).execute(tx);
             let slow = tokio::time::timeout(Duration::from_millis(50), slow);
             assert!(slow.await.is_err(), "the query is given up half-way");
