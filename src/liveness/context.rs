@@ -1,8 +1,7 @@
 //! The state that the parts of a processor share: its store, its signals, its way to report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -14,6 +13,7 @@ use crate::job::new_job::EnqueueSettings;
 use crate::liveness::leases::Leases;
 use crate::liveness::log_throttle::LogThrottle;
 use crate::liveness::pooler_state::PoolerState;
+use crate::liveness::read_only::ReadOnly;
 use crate::liveness::schema_gate::SchemaGate;
 use crate::liveness::sessions::SessionMonitor;
 use crate::liveness::shared_poll::SharedPoll;
@@ -53,8 +53,7 @@ pub(crate) struct Context {
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
     log_throttle: LogThrottle,
-    /// True once a read-only server was reported, until it is written to.
-    read_only: AtomicBool,
+    read_only: Mutex<ReadOnly>,
     /// Since when the server has given no connection for claims.
     away: Mutex<Option<Instant>>,
     /// When handlers that wait for the pool were last reported.
@@ -87,7 +86,7 @@ impl Context {
             deadline: OnceLock::new(),
             on_error,
             log_throttle: LogThrottle::default(),
-            read_only: AtomicBool::new(false),
+            read_only: Mutex::default(),
             away: Mutex::default(),
             exhausted_pool: Mutex::default(),
         }
@@ -117,7 +116,7 @@ impl Context {
     pub(crate) fn report(&self, error: &BackgroundError) {
         if is_of_read_only(error) {
             tracing::debug!(target: "seriatim::node", "{error}");
-            if !self.read_only.swap(true, Ordering::Relaxed) {
+            if self.read_only().refused(Instant::now()) {
                 self.pass_on(&BackgroundError::ReadOnly);
             }
         } else {
@@ -125,9 +124,9 @@ impl Context {
         }
     }
 
-    /// The server was written to.
-    pub(crate) fn record_write(&self) {
-        if self.read_only.swap(false, Ordering::Relaxed) {
+    /// The server was written to, by a transaction that began then.
+    pub(crate) fn record_write(&self, begun: Instant) {
+        if self.read_only().written(begun, Instant::now()) {
             tracing::info!("the server can be written to again");
         }
     }
@@ -143,6 +142,11 @@ impl Context {
                 "the database can be reached again"
             );
         }
+    }
+
+    fn read_only(&self) -> MutexGuard<'_, ReadOnly> {
+        // Nothing panics under the lock.
+        self.read_only.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pass_on(&self, error: &BackgroundError) {

@@ -13,6 +13,7 @@ mod log_throttle;
 pub(crate) mod pooler;
 mod pooler_state;
 pub(crate) mod presence;
+mod read_only;
 pub(crate) mod schema_check;
 mod schema_gate;
 pub(crate) mod sessions;

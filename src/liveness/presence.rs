@@ -309,7 +309,7 @@ impl PresenceKeeper<'_> {
             Ok((key, server))
         });
         let (key, server) = key.await?;
-        self.context.record_write();
+        self.context.record_write(begun);
         self.context.leases.extend_through(&options);
         self.context.leases.announced.cancel();
         let now = Instant::now();

@@ -27,6 +27,8 @@ const READS: usize = 20;
 pub(crate) struct Fired {
     /// The number of jobs that were made.
     pub(crate) jobs: u64,
+    /// How many schedules are left to the next tick, for they waited for a lock.
+    pub(crate) waiting: usize,
     /// The schedules that the database refused to fire.
     pub(crate) refused: Vec<(String, sqlx::Error)>,
     /// In what time the next schedule is due.
@@ -92,7 +94,7 @@ async fn fire(
     match fire_together(store, conn, firings, patient).await? {
         Ok(jobs) => fired.jobs += jobs,
         Err(error) => match firings {
-            [_] if gave_up_waiting(&error) => {}
+            [_] if gave_up_waiting(&error) => fired.waiting += 1,
             [one] => fired.refused.push((one.name.clone(), error)),
             several => {
                 for one in several {

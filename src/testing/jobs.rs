@@ -21,6 +21,8 @@ use crate::store::{
 };
 use crate::{Client, ControlError, Job, JobHandler, JobStatus, QueueOptions};
 
+/// How long schedules that wait for locks are tried.
+const LOCKED: Duration = Duration::from_secs(5);
 /// Time between two polls of a queue that is not idle yet.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -111,14 +113,22 @@ impl Jobs {
     }
 
     /// Fires the schedules that are due at `now`, as processors with maintenance do by the
-    /// database's clock. Returns how many jobs were made.
+    /// database's clock. Returns how many jobs were made. A schedule whose row or job waits for a
+    /// lock is tried for 5 s, and then left as it is.
     pub async fn fire_schedules(&self, now: DateTime<Utc>) -> Result<u64, sqlx::Error> {
         let mut conn = WorkConnection::from(self.pool.acquire().await?);
-        let fired = fire_schedules(&self.client.store, &mut conn, Some(now)).await?;
-        conn.done();
-        match fired.refused.into_iter().next() {
-            Some((_, error)) => Err(error),
-            None => Ok(fired.jobs),
+        let (mut jobs, patience) = (0, Instant::now() + LOCKED);
+        loop {
+            let fired = fire_schedules(&self.client.store, &mut conn, Some(now)).await?;
+            jobs += fired.jobs;
+            if let Some((_, error)) = fired.refused.into_iter().next() {
+                conn.done();
+                return Err(error);
+            }
+            if fired.waiting == 0 || Instant::now() >= patience {
+                conn.done();
+                return Ok(jobs);
+            }
         }
     }
 
