@@ -27,12 +27,13 @@ async fn hang(database: &TestDatabase, hold: Hold, in_tx: bool) {
     let (pool, log) = (database.pool(), Arc::new(Log::default()));
     let ann = Client::default().operator("ann", "it hangs");
     let run = handler_with((Arc::clone(&log), in_tx), async |(log, in_tx), job, data| {
+        let hangs = data == true && job.attempt() == 1;
+        if hangs && in_tx {
+            sqlx::query("select 1").execute(job.tx().await?).await?;
+        }
         log.add(format!("{} attempt {}", job.id(), job.attempt()));
-        if data == true && job.attempt() == 1 {
+        if hangs {
             let _dropped = Dropped(Arc::clone(&log), job.id());
-            if in_tx {
-                sqlx::query("select 1").execute(job.tx().await?).await?;
-            }
             std::future::pending::<()>().await;
         }
         Ok(data)
