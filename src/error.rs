@@ -308,6 +308,45 @@ impl From<sqlx::Error> for RestError {
     }
 }
 
+/// Why a group's jobs are not rehearsed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RehearsalError {
+    /// A worker has a job of the group.
+    #[error(
+        "job {job} of the group is running now: rehearse when it has ended, or pause the group first"
+    )]
+    Running {
+        /// The job.
+        job: i64,
+    },
+    /// There is no such job in the group, or it has succeeded.
+    #[error(
+        "group {group} has no job {job} that has not succeeded: give another job, or none to begin at the next"
+    )]
+    NotOfGroup {
+        /// The job.
+        job: i64,
+        /// The group.
+        group: String,
+    },
+    /// The processor serves no such queue.
+    #[error("the processor has no handler for queue {queue}: register one, or name another queue")]
+    NoHandler {
+        /// The queue.
+        queue: String,
+    },
+    /// The database refused, or could not be reached. Everything is rolled back.
+    #[error("{}", failed_call("rehearse", .0))]
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for RehearsalError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(redact_detail(error))
+    }
+}
+
 /// Every mistake in a processor's settings, at once.
 #[derive(Debug, thiserror::Error)]
 #[error("the processor cannot be built: {}", .mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

@@ -320,6 +320,7 @@ mod metrics;
 pub mod observe;
 mod processor;
 pub mod receive;
+pub mod rehearsal;
 mod slots;
 mod store;
 #[cfg(feature = "testing")]

@@ -6,20 +6,21 @@
 -- rows is terminated (`terminated`), which a rollback does not undo. It takes the right to do so:
 -- the same role, or pg_signal_backend; else `forbidden` is that session.
 --
--- The job's history says who aborted the attempt, and why. If another transaction has the job's
+-- The job's history says who aborted the attempt, and why. If another transaction keeps the job's
 -- row, the attempt is recorded as a lost one.
 --
 -- A processor without a presence may learn of it only when it extends the lease. So the claim is
 -- left to the end of that, and a grace.
 --
--- Locks: the row of the group, or of a job without one; skips, and terminates who has it. Then the
--- job; skips.
+-- Locks: the row of the group, or of a job without one; skips, terminates who has it, and waits for
+-- its end, for 1 s. Then the job; waits for 0.1 s.
 create or replace function abort(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out terminated integer, out forbidden integer)
 language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   was record; held record; of_session integer; over_at timestamptz;
+  old_timeout constant text := current_setting('lock_timeout');
   token constant uuid := gen_random_uuid();
 begin
   perform check_isolation('abort');
@@ -55,6 +56,12 @@ begin
         update queue_group g set claim = token, suspect = token, ready_at = over_at
         where g.claim = held.claim;
       end if;
+      begin
+        perform set_config('lock_timeout', '100ms', true);
+        perform from job j where j.id = abort.job for no key update;
+      exception when lock_not_available then
+      end;
+      perform set_config('lock_timeout', old_timeout, true);
       update job j set history = history_with(j.history, j.attempts + (was.group_id is not null)::integer,
         coalesce(began.at, j.last_started_at), 'aborted',
         concat('aborted', ' by ' || nullif(actor, ''), ': ' || nullif(reason, '')))
@@ -69,15 +76,28 @@ begin
     of_session := locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end);
     if of_session <> pg_backend_pid() and terminated is distinct from of_session then
       begin
-        if pg_catalog.pg_terminate_backend(of_session, 1000) then
+        if pg_catalog.pg_terminate_backend(of_session) then
           terminated := of_session;
         end if;
       exception when insufficient_privilege then
         forbidden := of_session;
         return;
       end;
+      -- A handler that waits for a query gets its error as soon, and its worker would record a
+      -- failure: this waits for the row before it.
+      begin
+        perform set_config('lock_timeout', '1s', true);
+        if was.group_id is null then
+          perform from job j where j.id = abort.job for no key update;
+        else
+          perform from queue_group g where g.queue = was.queue and g.group_id = was.group_id for no key update;
+        end if;
+      exception when lock_not_available then
+      end;
+      perform set_config('lock_timeout', old_timeout, true);
+    else
+      perform pg_sleep(0.025);
     end if;
-    perform pg_sleep(0.025);
   end loop;
   -- The claim was settled or taken over meanwhile.
   done := terminated is not null;

@@ -386,6 +386,12 @@ impl ActiveJob {
     }
 
     /// Returns how many bytes of JSON the handler's output may have: as many as data.
+    /// Returns whether this is a [rehearsal](crate::Client::rehearse): what is not written through
+    /// [`tx`](Self::tx) would not be undone.
+    pub fn is_rehearsal(&self) -> bool {
+        self.reporter.rehearsed.is_some()
+    }
+
     pub(crate) fn output_limit(&self) -> usize {
         self.context.enqueue.data_limit
     }

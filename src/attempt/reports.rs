@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
+use crate::attempt::suppressed::Suppressed;
 use crate::job::error::ProgressError;
 use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
@@ -36,6 +37,8 @@ pub(crate) struct Reporter {
     pub(crate) token: Uuid,
     /// Where the claim was made; see `ClaimedTurn::origin`.
     pub(crate) origin: Option<Arc<PgConnectOptions>>,
+    /// In a rehearsal, which writes nothing.
+    pub(crate) rehearsed: Option<Arc<Suppressed>>,
 }
 
 /// The reports of an attempt. Made with the first one.
@@ -84,6 +87,9 @@ impl Reporter {
     }
 
     async fn write(&self, report: &Report) -> Result<(), ProgressError> {
+        if self.rehearsed.is_some() {
+            return Ok(());
+        }
         let write = async |conn: &mut PgConnection| {
             self.context.store.write_progress(conn, self.job, self.token, report).await
         };

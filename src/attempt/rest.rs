@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::attempt::active_job::ActiveJob;
 use crate::error::RestError;
+use crate::job::words::clock_time;
 use crate::metrics::rests::record_rest;
 use crate::store::{RestArguments, RestState, in_short_tx, is_end_refused};
 
@@ -82,6 +83,11 @@ impl ActiveJob {
 
     async fn rest(&self, arguments: RestArguments<'_>) -> Result<bool, RestError> {
         let RestArguments { whole_queue, until, reason } = arguments;
+        if let Some(suppressed) = &self.reporter.rehearsed {
+            let what = if whole_queue { "queue" } else { "group" };
+            suppressed.note(format!("the {what} rests until {}: {reason}", clock_time(&until)));
+            return Ok(true);
+        }
         let deadline = Instant::now() + LIMIT;
         loop {
             let state = self.try_rest(arguments).await.map_err(|error| {

@@ -186,6 +186,7 @@ impl ClaimedTurn {
                 job: self.claim.job,
                 token: self.claim.token,
                 origin: self.origin.clone(),
+                rehearsed: None,
             },
             reports: None,
             slot: None,

@@ -16,5 +16,6 @@ mod operations;
 pub(crate) mod operator;
 mod overview;
 pub(crate) mod receive;
+mod rehearse;
 mod schedules;
 mod settings;

@@ -35,6 +35,7 @@ pub(crate) mod queue_settings;
 pub(crate) mod rate;
 pub(crate) mod reason;
 pub(crate) mod redact;
+pub(crate) mod rehearsal;
 pub(crate) mod retry;
 pub(crate) mod schedule;
 pub(crate) mod sentence;

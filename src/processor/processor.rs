@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::panics::note_places;
 use crate::attempt::settle_batch;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
-use crate::error::StartError;
+use crate::error::{RehearsalError, StartError};
 use crate::job::queue_options::QueueOptions;
 use crate::job::redact::redact_detail;
+use crate::job::rehearsal::{Rehearsal, RehearsalReport};
 use crate::job::schedule::CheckedSchedule;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
@@ -120,6 +121,26 @@ impl Processor {
                 Err(error)
             }
         }
+    }
+
+    /// Runs the next jobs of a group with the handler, options and layers of this processor, in a
+    /// transaction that is rolled back, and starts nothing else. See
+    /// [`Client::rehearse`](crate::Client::rehearse), whose promises and limits these are.
+    ///
+    /// # Errors
+    /// As [`Client::rehearse`](crate::Client::rehearse), and [`RehearsalError::NoHandler`].
+    pub async fn rehearse(
+        self,
+        queue: &str,
+        what: Rehearsal,
+    ) -> Result<RehearsalReport, RehearsalError> {
+        self.unstarted.disarm();
+        let Config { pool, client, queues, layers, .. } = self.config;
+        let registered = queues.into_iter().find(|(options, _)| options.name() == queue);
+        let registered =
+            registered.ok_or_else(|| RehearsalError::NoHandler { queue: queue.to_owned() })?;
+        let hooks = AttemptHooks { layers: layers.into(), on_event: None };
+        client.rehearse_erased(&pool, registered, hooks, what).await
     }
 
     /// Starts the processor in the background at once. It claims its first job as soon as the

@@ -35,6 +35,7 @@ const FILES: &[InFile] = &[
     query::unserved::ALL,
     query::overview::ALL,
     query::recent::ALL,
+    query::rehearse::ALL,
     receive::ALL,
     release::ALL,
     rights::ALL,

@@ -100,7 +100,7 @@ const FOLLOWED: &str = "exists(
 
 /// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
 /// the number of attempts that its row does not count yet.
-fn held_columns(names: &Names, followed: &str, running: &str) -> String {
+pub(crate) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
         "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven,
         coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),

@@ -51,6 +51,7 @@ pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
 pub(crate) use progress::Report;
 pub(crate) use query::explain::Subject;
+pub(crate) use query::rehearse::{Rehearsed, Writes};
 pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Each folder, or file of the root, may use those before it. A new file needs no line here. The
 /// public modules behind `processor` only pass names on.
-const DIRECTION: [&str; 18] = [
+const DIRECTION: [&str; 19] = [
     "job",
     "error",
     "metrics",
@@ -23,6 +23,7 @@ const DIRECTION: [&str; 18] = [
     "layer",
     "observe",
     "receive",
+    "rehearsal",
     "testing",
     "interleavings",
 ];

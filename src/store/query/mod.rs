@@ -9,4 +9,5 @@ pub(crate) mod metrics;
 pub(crate) mod operations;
 pub(crate) mod overview;
 pub(crate) mod recent;
+pub(crate) mod rehearse;
 pub(crate) mod unserved;

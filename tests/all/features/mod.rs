@@ -32,6 +32,7 @@ mod queue_policy;
 mod queue_settings;
 mod rates;
 mod raw_bytes;
+mod rehearsals;
 mod rests;
 mod schedules;
 mod snoozes;

@@ -6,10 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::receive::{Receive, ReceiveError};
 use seriatim::testing::TestDatabase;
-use seriatim::{Client, ControlError, FailureKind, Hold, Job, JobStatus, NewJob, RetryPolicy};
+use seriatim::{
+    ActiveJob, Client, ControlError, FailureKind, Hold, Job, JobStatus, NewJob, RetryPolicy,
+};
 
 use crate::support::{
-    Log, PATIENCE, database, ended, enqueue, handler_with, job, job_when,
+    Log, PATIENCE, database, ended, enqueue, eventually, handler, handler_with, job, job_when,
     nothing_remains_for_the_next, operator, queue, serve,
 };
 
@@ -104,6 +106,33 @@ async fn a_job_that_a_lease_holds_is_aborted() {
 async fn a_leased_job_with_a_transaction_is_aborted() {
     let database = database().await;
     hang(&database, Hold::Lease(Duration::from_mins(10)), true).await;
+}
+
+/// Its handler gets the error of the query at once, and may not be recorded before the abort.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waits_for_a_query_is_aborted() {
+    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+        let database = database().await;
+        let pool = database.pool();
+        let run = handler(async |job: &mut ActiveJob, _| {
+            let sleep = "select pg_sleep(600)";
+            sqlx::query(sleep).execute(job.tx().await?).await?;
+            Ok(json!(null))
+        });
+        let options = queue("q").hold(hold).retry(RetryPolicy::new(1)).no_timeout();
+        let running = serve(&database, 24, options, run).await;
+        for group in 0..10 {
+            let id = enqueue(pool, "q", &group.to_string(), 1).await;
+            let asleep = "select count(*) from pg_stat_activity \
+                          where datname = current_database() and wait_event = 'PgSleep'";
+            eventually(pool, asleep, 1_i64).await;
+            Client::default().operator("ann", "it hangs").abort(pool, id).await.unwrap();
+            let failed = ended(pool, id).await;
+            assert_eq!(aborted_once(&failed), "aborted by ann: it hangs");
+        }
+        running.shutdown(Duration::from_secs(5)).await;
+        nothing_remains_for_the_next(pool).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
