@@ -90,7 +90,8 @@ begin
         if was.group_id is null then
           perform from job j where j.id = abort.job for no key update;
         else
-          perform from queue_group g where g.queue = was.queue and g.group_id = was.group_id for no key update;
+          perform from queue_group g where g.queue = was.queue and g.group_id = was.group_id
+          for no key update;
         end if;
       exception when lock_not_available then
       end;
