@@ -82,6 +82,28 @@ pub enum Effect<'a> {
         /// How many jobs it has moved.
         moved: u64,
     },
+    /// The effect of [`Operator::pause_schedule`](crate::admin::Operator::pause_schedule).
+    SchedulePaused {
+        /// The schedule.
+        schedule: &'a str,
+    },
+    /// The effect of [`Operator::resume_schedule`](crate::admin::Operator::resume_schedule).
+    ScheduleResumed {
+        /// The schedule.
+        schedule: &'a str,
+    },
+    /// The effect of [`Operator::fire_schedule`](crate::admin::Operator::fire_schedule).
+    ScheduleFired {
+        /// The schedule.
+        schedule: &'a str,
+        /// The job that it has made; `None` in a preview.
+        job: Option<i64>,
+    },
+    /// The effect of [`Operator::remove_schedule`](crate::admin::Operator::remove_schedule).
+    ScheduleRemoved {
+        /// The schedule.
+        schedule: &'a str,
+    },
 }
 
 impl fmt::Display for Effect<'_> {
@@ -138,6 +160,23 @@ impl fmt::Display for Effect<'_> {
                  queue",
                 counted(moved, "job")
             ),
+            Self::SchedulePaused { schedule } => {
+                write!(f, "schedule {schedule:?} is paused: it makes no job until it is resumed")
+            }
+            Self::ScheduleResumed { schedule } => {
+                write!(f, "schedule {schedule:?} goes on, and does not make up for the pause")
+            }
+            Self::ScheduleFired { schedule, job } => {
+                write!(f, "schedule {schedule:?} has made ")?;
+                match job {
+                    Some(job) => write!(f, "job {job}")?,
+                    None => f.write_str("a job")?,
+                }
+                f.write_str("; its times stay as they are")
+            }
+            Self::ScheduleRemoved { schedule } => {
+                write!(f, "schedule {schedule:?} is removed; its jobs stay")
+            }
         }
     }
 }

@@ -148,7 +148,9 @@ async fn the_faults_of_the_demo_are_mended_by_the_page_alone() {
     person.move_to("customer-7").await;
     person.press("p").await;
     person.confirm("goes on", "it is Tuesday").await;
-    assert!(client.paused_groups(&pool, "webhooks").await.unwrap().is_empty());
+    // Another one may rest, as its server answered 429.
+    let paused = client.paused_groups(&pool, "webhooks").await.unwrap();
+    assert!(paused.iter().all(|paused| paused.group != "customer-7"), "{paused:?}");
     person.end("a forgotten pause");
 
     person.begin(&page).await;

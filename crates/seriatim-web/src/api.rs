@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use seriatim::admin::{MoveTask, Operation, QueueOverview};
+use seriatim::admin::{MoveTask, Operation, QueueOverview, StoredSchedule};
 use seriatim::explain::ProcessorInfo;
 
 use crate::access::check_change;
@@ -22,6 +22,7 @@ use crate::pages::frame::Asked;
 use crate::pages::lane::LaneQuery;
 use crate::pages::log::LogQuery;
 use crate::pages::parked::QueueQuery;
+use crate::pages::schedules::ScheduleQuery;
 
 /// Bounds the body of a request, in bytes.
 const BODY_LIMIT: usize = 64 * 1024;
@@ -38,6 +39,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/failed", get(failed))
         .route("/find", get(find))
         .route("/nodes", get(nodes))
+        .route("/schedules", get(schedules))
         .route("/operations", get(operations))
         .route("/move-tasks", get(move_tasks))
         .route("/actions", post(change))
@@ -113,6 +115,13 @@ async fn find(State(app): State<Shared>, query: Asked<FindQuery>) -> Answer<Foun
 
 async fn nodes(State(app): State<Shared>) -> Answer<Vec<ProcessorInfo>> {
     Ok(Json(data::nodes(&app).await?))
+}
+
+async fn schedules(
+    State(app): State<Shared>,
+    query: Asked<ScheduleQuery>,
+) -> Answer<Vec<StoredSchedule>> {
+    Ok(Json(data::schedules(&app, query?.0.after.as_deref()).await?))
 }
 
 async fn operations(State(app): State<Shared>, query: Asked<LogQuery>) -> Answer<Vec<Operation>> {

@@ -161,7 +161,9 @@ impl From<ControlError> for WebError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::Database(error) => error.into(),
-            ControlError::NoSuchJob { .. } => Self::NotFound(error.to_string()),
+            ControlError::NoSuchJob { .. } | ControlError::NoSuchSchedule { .. } => {
+                Self::NotFound(error.to_string())
+            }
             ControlError::Name(_) | ControlError::OutOfRange { .. } => {
                 Self::BadRequest(error.to_string())
             }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
-use seriatim::admin::StoredSchedule;
+use seriatim::admin::{self, StoredSchedule};
 use seriatim::{ControlError, NewJob, Schedule};
 use sqlx::PgConnection;
 
@@ -25,21 +25,20 @@ pub(crate) async fn run(session: &Session, schedule: args::Schedule) -> Result<(
         args::Schedule::Pause { name } => {
             let operator = &session.operator;
             let act = async |conn: &mut PgConnection| operator.pause_schedule(conn, &name).await;
-            let sentence =
-                format!("schedule {name:?} is paused: it makes no job until it is resumed");
-            change(session, &name, "pause_schedule", sentence, act).await
+            let effect = admin::Effect::SchedulePaused { schedule: &name };
+            change(session, &name, "pause_schedule", effect, act).await
         }
         args::Schedule::Resume { name } => {
             let operator = &session.operator;
             let act = async |conn: &mut PgConnection| operator.resume_schedule(conn, &name).await;
-            let sentence = format!("schedule {name:?} goes on, and does not make up for the pause");
-            change(session, &name, "resume_schedule", sentence, act).await
+            let effect = admin::Effect::ScheduleResumed { schedule: &name };
+            change(session, &name, "resume_schedule", effect, act).await
         }
         args::Schedule::Remove { name } => {
             let operator = &session.operator;
             let act = async |conn: &mut PgConnection| operator.remove_schedule(conn, &name).await;
-            let sentence = format!("schedule {name:?} is removed; its jobs stay");
-            change(session, &name, "remove_schedule", sentence, act).await
+            let effect = admin::Effect::ScheduleRemoved { schedule: &name };
+            change(session, &name, "remove_schedule", effect, act).await
         }
         args::Schedule::Run { name } => fire(session, &name).await,
     }
@@ -49,13 +48,13 @@ async fn change(
     session: &Session,
     name: &str,
     action: &str,
-    sentence: String,
+    effect: admin::Effect<'_>,
     act: impl AsyncFn(&mut PgConnection) -> Result<(), ControlError>,
 ) -> Result<(), Failure> {
     let data = json!({"action": action, "schedule": name});
     let act = async |conn: &mut PgConnection| {
         act(conn).await?;
-        Ok(Effect::new(sentence.clone(), 0, data.clone()))
+        Ok(Effect::new(effect.to_string(), 0, data.clone()))
     };
     session.change(act).await
 }
@@ -65,9 +64,8 @@ async fn fire(session: &Session, name: &str) -> Result<(), Failure> {
         let job = session.operator.fire_schedule(conn, name).await?;
         let data =
             |job: Option<i64>| json!({"action": "fire_schedule", "schedule": name, "job": job});
-        let made =
-            |job: &str| format!("schedule {name:?} has made {job}; its times stay as they are");
-        let (sentence, preview) = (made(&format!("job {job}")), made("a job"));
+        let made = |job| admin::Effect::ScheduleFired { schedule: name, job }.to_string();
+        let (sentence, preview) = (made(Some(job)), made(None));
         let preview = Some((preview, data(None)));
         Ok(Effect { sentence, asks: false, data: data(Some(job)), preview })
     };

@@ -23,13 +23,15 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 const USER: &str = "operator";
 
 /// Commands that a person may try, besides the address of the page.
-const TRY: [&str; 9] = [
+const TRY: [&str; 11] = [
     "queues",
     "groups orders --sort wait",
     "lane orders customer-13       # halted: why, and what waits behind it",
     "lane orders customer-17       # hangs: job abort ID",
     "lane orders customer-11       # a transaction was left open: its session is named",
-    "groups webhooks --state paused",
+    "groups webhooks --state paused # one by ann, and sometimes one by its own job, after a 429",
+    "schedule list                 # a report each night",
+    "schedule run 'close the day'  # one now: its progress is on the page, and in tail reports",
     "tail orders",
     "doctor                        # finds a queue that nobody serves",
     "job skip ID                   # the job that halts customer-13",

@@ -1,12 +1,14 @@
-//! The shop of the demo: customers who order, and webhooks. One customer is poisoned, one is
-//! paused, one is slow, one hangs, one is held up by a transaction that was left open.
+//! The shop of the demo: customers who order, webhooks, and a report each night. One customer is
+//! poisoned, one is paused, one is slow, one hangs, one is held up by a transaction that was left
+//! open, and the server of one takes no more requests for a while.
 
 use std::time::Duration;
 
+use chrono::Utc;
 use serde::{Deserialize, Serialize};
 use seriatim::{
     ActiveJob, Client, JobError, JobHandler, NewJob, OutOfAttempts, Processor, QueueOptions,
-    RetryPolicy, Running, async_trait,
+    RetryPolicy, Running, Schedule, async_trait,
 };
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinHandle;
@@ -26,6 +28,12 @@ const SLOW: u32 = 3;
 const HANGING: u32 = 17;
 /// The customer whose first order is locked by a transaction that was left open.
 const LOCKED: u32 = 11;
+/// The customer whose server answers 429 to the first call of each webhook.
+const LIMITED: u32 = 9;
+/// How long that server takes no requests.
+const RETRY_AFTER: Duration = Duration::from_secs(20);
+/// The steps of a report.
+const STEPS: u8 = 20;
 /// Between two orders of the shop.
 const ORDER_EVERY: Duration = Duration::from_millis(400);
 
@@ -78,8 +86,33 @@ impl JobHandler for Call {
 
     async fn handle(&self, job: &mut ActiveJob, customer: u32) -> Result<(), JobError> {
         sleep(Duration::from_millis(100)).await;
+        if customer == LIMITED && job.snoozes() == 0 {
+            let until = Utc::now() + RETRY_AFTER;
+            job.rest_group(until, "their server answered 429").await.map_err(JobError::retry)?;
+            return Err(JobError::snooze(RETRY_AFTER));
+        }
         if customer.is_multiple_of(5) && job.attempt() < 3 {
             return Err(JobError::retry(format!("the server of customer {customer} answered 503")));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the report of a day in steps, and goes on at the last one after a crash.
+struct Report;
+
+#[async_trait]
+impl JobHandler for Report {
+    type Data = ();
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, job: &mut ActiveJob, (): ()) -> Result<(), JobError> {
+        let done = job.last_checkpoint::<u8>().await?.unwrap_or(0);
+        for step in done..STEPS {
+            job.progress(step * (100 / STEPS), &format!("step {} of {STEPS}", step + 1))?;
+            sleep(Duration::from_secs(1)).await;
+            job.checkpoint(&(step + 1)).await?;
         }
         Ok(())
     }
@@ -117,9 +150,14 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         .retry(retry(4))
         .out_of_attempts(OutOfAttempts::Halt);
     let webhooks = QueueOptions::new("webhooks").concurrency(4).retry(retry(5));
+    let nightly = Schedule::cron("close the day", "0 3 * * *", "Europe/Berlin")
+        .job(NewJob::new("reports", &()).group("the shop").name("report"));
+    client.enqueue(pool, NewJob::new("reports", &()).group("the shop").name("report")).await?;
     let running = Processor::builder(pool.clone())
         .queue(orders, Book)
         .queue(webhooks, Call)
+        .queue(QueueOptions::new("reports").concurrency(1), Report)
+        .schedule(nightly)
         .build()
         .map_err(Failure::could_not("build the workers"))?
         .start()

@@ -3,7 +3,9 @@
 use crate::action::change::Change;
 use crate::action::dead_letters::Verb;
 use crate::action::effect::Effect;
-use crate::action::{Action, Ask, dead_letters, job, lane, move_task, node, parked, purge};
+use crate::action::{
+    Action, Ask, dead_letters, job, lane, move_task, node, parked, purge, schedule,
+};
 use crate::app::App;
 use crate::config::Identity;
 use crate::error::WebError;
@@ -56,5 +58,8 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         Action::StartMoveTask(task) => move_task::start(change, task).await,
         Action::CancelMoveTask { queue, task } => move_task::cancel(change, queue, *task).await,
         Action::ReleaseNode { node } => node::release(change, node).await,
+        Action::PauseSchedule { schedule } => schedule::pause(change, schedule).await,
+        Action::ResumeSchedule { schedule } => schedule::resume(change, schedule).await,
+        Action::FireSchedule { schedule } => schedule::fire(change, schedule).await,
     }
 }

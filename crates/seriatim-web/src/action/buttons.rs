@@ -1,7 +1,7 @@
 //! The buttons of actions: those that a user may press.
 
 use seriatim::JobStatus;
-use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus};
+use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
 
 use crate::action::{Action, StartMoveTask};
 use crate::app::App;
@@ -264,6 +264,18 @@ impl<'a> Buttons<'a> {
             let (queue, task) = (task.from_queue.clone(), task.id);
             self.add(&Action::CancelMoveTask { queue, task });
         }
+        self
+    }
+
+    /// Adds what can be done about a schedule.
+    pub(crate) fn schedule(mut self, schedule: &StoredSchedule) -> Self {
+        let name = || schedule.name.clone();
+        self.add(&Action::FireSchedule { schedule: name() });
+        self.add(&if schedule.paused_at.is_some() {
+            Action::ResumeSchedule { schedule: name() }
+        } else {
+            Action::PauseSchedule { schedule: name() }
+        });
         self
     }
 

@@ -11,6 +11,7 @@ mod move_task;
 mod node;
 mod parked;
 mod purge;
+mod schedule;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,16 @@ pub(crate) enum Action {
     ReleaseNode {
         node: String,
     },
+    PauseSchedule {
+        schedule: String,
+    },
+    ResumeSchedule {
+        schedule: String,
+    },
+    /// Makes a job of a schedule now.
+    FireSchedule {
+        schedule: String,
+    },
 }
 
 impl Action {
@@ -136,7 +147,10 @@ impl Action {
             | Self::DiscardMatching { .. }
             | Self::StartMoveTask(_)
             | Self::CancelMoveTask { .. }
-            | Self::ReleaseNode { .. } => Access::Operator,
+            | Self::ReleaseNode { .. }
+            | Self::PauseSchedule { .. }
+            | Self::ResumeSchedule { .. }
+            | Self::FireSchedule { .. } => Access::Operator,
         }
     }
 
@@ -147,9 +161,10 @@ impl Action {
             Self::Retry { .. } => "Retry",
             Self::Skip { .. } => "Skip",
             Self::RunNow { .. } => "Run now",
+            Self::FireSchedule { .. } => "Make a job now",
             Self::Abort { .. } => "Abort",
-            Self::Pause { .. } => "Pause",
-            Self::Resume { .. } => "Resume",
+            Self::Pause { .. } | Self::PauseSchedule { .. } => "Pause",
+            Self::Resume { .. } | Self::ResumeSchedule { .. } => "Resume",
             Self::Unhalt { .. } => "Unhalt",
             Self::Park { .. } => "Park",
             Self::Purge { .. } => "Purge",

@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use seriatim::admin::{
     GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
-    QueueOverview,
+    QueueOverview, StoredSchedule,
 };
 use seriatim::explain::ProcessorInfo;
 
@@ -103,6 +103,18 @@ pub(crate) async fn move_tasks(
     from_queue: Option<&str>,
 ) -> Result<Vec<MoveTask>, WebError> {
     Ok(app.client.move_tasks(&app.reads, from_queue).await?)
+}
+
+/// The schedules of a page.
+pub(crate) const SCHEDULES: usize = 100;
+
+/// Returns the schedules behind a name, or from the first on: those of a page, and more if there
+/// are.
+pub(crate) async fn schedules(
+    app: &App,
+    after: Option<&str>,
+) -> Result<Vec<StoredSchedule>, WebError> {
+    Ok(app.client.schedules(&app.reads, after).await?)
 }
 
 /// Returns the processors, those that are gone first.

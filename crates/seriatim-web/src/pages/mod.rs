@@ -13,6 +13,7 @@ pub(crate) mod nodes;
 pub(crate) mod parked;
 pub(crate) mod queue;
 pub(crate) mod queues;
+pub(crate) mod schedules;
 pub(crate) mod stopped;
 pub(crate) mod url;
 pub(crate) mod view;
@@ -32,6 +33,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .merge(parked::route())
         .merge(failed::route())
         .merge(find::route())
+        .merge(schedules::route())
         .merge(nodes::route())
         .merge(log::route())
         .method_not_allowed_fallback(wrong_method)

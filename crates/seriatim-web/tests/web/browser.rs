@@ -7,7 +7,7 @@ use std::time::Duration;
 use seriatim::admin::NewMoveTask;
 use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy};
+use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy, Schedule};
 use seriatim_web::{Access, Auth, Config, Identity};
 
 use crate::chromium::{ENTER, browser};
@@ -325,6 +325,7 @@ pub(crate) fn pages(shop: &Shop) -> Vec<(&'static str, String)> {
         ("stopped", String::from("/stopped")),
         ("parked", String::from("/parked")),
         ("failed", String::from("/failed")),
+        ("schedules", String::from("/schedules")),
         ("nodes", String::from("/nodes")),
         ("log", String::from("/log")),
         ("find", String::from("/find?q=customer-1")),
@@ -349,6 +350,11 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     for _ in 0..4 {
         shop.enqueue("orders", "customer-42", "fine", "ship").await;
     }
+    let nightly = Schedule::every("close the day", Duration::from_hours(24));
+    let nightly = nightly.job(NewJob::new("orders", &"fine").group("customer-42"));
+    let mut conn = pool.acquire().await.unwrap();
+    client.operator("ann", None).set_schedule(&mut conn, nightly).await.unwrap();
+    drop(conn);
     for n in [101, 102, 103] {
         let job = NewJob::new("orders", &"fine").group(format!("customer-{n}")).name("remind");
         client.enqueue(pool, job.delay(Duration::from_mins(n))).await.unwrap();

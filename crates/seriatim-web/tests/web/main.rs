@@ -13,6 +13,7 @@ mod move_tasks;
 mod pages;
 mod readable;
 mod scale;
+mod schedules;
 mod security;
 #[path = "../../../../tests/all/support/size.rs"]
 mod size;

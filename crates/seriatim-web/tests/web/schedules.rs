@@ -1,0 +1,91 @@
+//! Schedules: listed, paused, resumed and fired by hand.
+
+use std::time::Duration;
+
+use serde_json::json;
+use seriatim::{NewJob, Schedule};
+
+use crate::support::{ACTIONS, ANN, Shop, VIC, act, get, post, serve, users};
+
+async fn set(shop: &Shop, name: &str) {
+    let job = NewJob::new("reports", &"fine").group("customer-7");
+    let schedule = Schedule::every(name, Duration::from_hours(24)).job(job);
+    let mut conn = shop.pool().acquire().await.unwrap();
+    shop.client.operator("ann", None).set_schedule(&mut conn, schedule).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_listed_paused_taken_back_and_fired() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let seen = get(page, "/schedules", VIC).await.body;
+    assert!(seen.contains("There is no schedule."), "{seen}");
+    set(&shop, "close <the> day").await;
+
+    let listed = get(page, "/api/v1/schedules", VIC).await.json();
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["queue"]),
+        (&json!("close <the> day"), &json!("reports"))
+    );
+    let seen = get(page, "/schedules", ANN).await.body;
+    for words in [
+        "close &#60;the&#62; day",
+        "queue?name=reports",
+        "lane?queue=reports",
+        "in 4 d",
+        "Make a job now",
+        "Pause",
+    ] {
+        assert!(seen.contains(words), "{words}: {seen}");
+    }
+    let seen = get(page, "/schedules", VIC).await.body;
+    assert!(!seen.contains("Make a job now"), "a viewer changes nothing: {seen}");
+
+    let of = |more: serde_json::Value| {
+        let mut body = json!({"schedule": "close <the> day"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let (dry, real) = (of(json!({"dry_run": true})), of(json!({"reason": "month's end"})));
+    assert_eq!(act(page, VIC, "pause_schedule", &real).await.status, 403);
+    let made = act(page, ANN, "fire_schedule", &dry).await.json();
+    let words = "has made a job; its times stay as they are.";
+    assert!(made["message"].as_str().unwrap().ends_with(words), "{made}");
+    let counts = async || shop.client.counts(shop.pool(), "reports").await.unwrap().queued;
+    assert_eq!(counts().await, 0, "a preview makes none");
+    let made = act(page, ANN, "fire_schedule", &real).await.json();
+    let job = get(page, "/api/v1/schedules", VIC).await.json()[0]["last_job"].clone();
+    assert!(made["message"].as_str().unwrap().contains(&format!("has made job {job};")), "{made}");
+    assert_eq!(counts().await, 1);
+
+    let paused = act(page, ANN, "pause_schedule", &real).await.json();
+    assert!(paused["message"].as_str().unwrap().contains("until it is resumed"), "{paused}");
+    let seen = get(page, "/schedules", ANN).await.body;
+    assert!(seen.contains("Resume") && seen.contains("month&#39;s end"), "{seen}");
+    let back = post(page, ACTIONS, ANN, &paused["undo"]["body"]).await;
+    assert_eq!(back.status, 200, "{}", back.body);
+    let twice = act(page, ANN, "resume_schedule", &real).await;
+    assert_eq!(twice.status, 409, "{}", twice.body);
+    let mut unknown = real.clone();
+    unknown["schedule"] = json!("nightly");
+    for action in ["pause_schedule", "fire_schedule"] {
+        assert_eq!(act(page, ANN, action, &unknown).await.status, 404, "{action}");
+    }
+    let log = get(page, "/api/v1/operations", ANN).await.json();
+    let actions: Vec<&str> =
+        log.as_array().unwrap().iter().map(|one| one["action"].as_str().unwrap()).collect();
+    assert_eq!(actions[..3], ["resume_schedule", "pause_schedule", "fire_schedule"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_schedules_come_in_pages() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    for n in 0..101 {
+        set(&shop, &format!("s{n:03}")).await;
+    }
+    let first = get(page, "/schedules", VIC).await.body;
+    assert!(first.contains("schedules?after=s099") && !first.contains("s100"), "{first}");
+    let second = get(page, "/schedules?after=s099", VIC).await.body;
+    assert!(second.contains("s100") && !second.contains("s099<"), "{second}");
+}
