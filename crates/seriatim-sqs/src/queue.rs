@@ -82,6 +82,11 @@ impl Queue {
         self.setting("ContentBasedDeduplication").is_some_and(|by_content| by_content == "true")
     }
 
+    /// Returns whether a deduplication id counts in its group alone.
+    pub(crate) fn dedups_by_group(&self) -> bool {
+        self.setting("DeduplicationScope").is_some_and(|scope| scope == "messageGroup")
+    }
+
     /// Returns whether a queue of this account may name it as its dead-letter queue.
     pub(crate) fn takes_dead_letters_of(&self, account: &str, source: &str) -> bool {
         let policy = self

@@ -66,11 +66,19 @@ impl Request {
     async fn change_policy(
         &self,
         url: Option<String>,
-        change: impl FnOnce(&mut Vec<Value>, &str) -> Result<(), SqsError>,
+        change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
         let name = self.name_of(url)?;
-        let mut tx = self.pool().begin().await?;
-        let queue = self.database().lock_queue(&mut tx, &name).await?;
+        self.until_free(&name, || self.set_policy(&name, &change)).await
+    }
+
+    async fn set_policy(
+        &self,
+        name: &str,
+        change: &impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
+    ) -> Result<Value, SqsError> {
+        let mut tx = self.begin().await?;
+        let queue = self.database().lock_queue(&mut tx, name).await?;
         let arn = self.arn_of(&queue.name);
         let mut policy = policy(&queue, &arn);
         let mut statements = match policy["Statement"].take() {
