@@ -118,6 +118,7 @@ impl Request {
                 done[place] = answer;
             }
         }
+        self.cancel_waiting(queue, &done).await?;
         self.service.waiting.wake(&queue.name);
         self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {
             (true, true) => {
@@ -190,14 +191,7 @@ impl Request {
         queue: &Queue,
         done: &[Done],
     ) -> Result<Vec<(usize, Receipt)>, SqsError> {
-        let stale: Vec<(usize, i64)> = done
-            .iter()
-            .enumerate()
-            .filter_map(|(place, done)| match done {
-                Err(ReceiveError::Stale { job }) => Some((place, *job)),
-                _ => None,
-            })
-            .collect();
+        let stale = stale(done);
         if queue.is_fifo() || stale.is_empty() {
             return Ok(vec![]);
         }
@@ -205,6 +199,24 @@ impl Request {
         let now = self.database().receipts(&self.pool(), &jobs).await?;
         let receipts = stale.into_iter().filter_map(|(place, job)| Some((place, *now.get(&job)?)));
         Ok(receipts.collect())
+    }
+
+    /// Cancels the messages of a standard queue that were given back: their handles still delete
+    /// them.
+    async fn cancel_waiting(&self, queue: &Queue, done: &[Done]) -> Result<(), SqsError> {
+        let stale = stale(done);
+        if queue.is_fifo() || stale.is_empty() {
+            return Ok(());
+        }
+        let (pool, client) = (self.pool(), &self.database().client);
+        let jobs: Vec<i64> = stale.iter().map(|(_, job)| *job).collect();
+        for job in self.database().waiting(&pool, &queue.name, &jobs).await? {
+            // Another error: it has ended since, and the handle is old.
+            if let Err(seriatim::ControlError::Database(error)) = client.cancel(&pool, job).await {
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 
     /// Returns the answer to each handle. For a stale handle `stale` decides: it gets whether the
@@ -216,13 +228,7 @@ impl Request {
         done: Vec<Done>,
         stale: impl Fn(bool, bool, &str) -> Result<(), SqsError>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
-        let jobs: Vec<i64> = done
-            .iter()
-            .filter_map(|done| match done {
-                Err(ReceiveError::Stale { job }) => Some(*job),
-                _ => None,
-            })
-            .collect();
+        let jobs: Vec<i64> = self::stale(&done).into_iter().map(|(_, job)| job).collect();
         let there = if jobs.is_empty() {
             vec![]
         } else {
@@ -242,6 +248,15 @@ impl Request {
         });
         Ok(answers.collect())
     }
+}
+
+/// Returns the jobs of stale receipts, each with its place.
+fn stale(done: &[Done]) -> Vec<(usize, i64)> {
+    let stale = done.iter().enumerate().filter_map(|(place, done)| match done {
+        Err(ReceiveError::Stale { job }) => Some((place, *job)),
+        _ => None,
+    });
+    stale.collect()
 }
 
 /// In a batch AWS names the handle.

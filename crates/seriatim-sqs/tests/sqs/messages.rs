@@ -320,6 +320,32 @@ async fn a_standard_queue_takes_old_handles() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_standard_queue_that_was_given_back_is_deleted() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    for body in ["1", "2"] {
+        sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await;
+    }
+    let received = sqs.receive(&url).await;
+    for message in &received {
+        sqs.call("ChangeMessageVisibility", visible_in(0, &url, message)).await;
+    }
+    assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
+    assert_eq!(bodies(&sqs.receive(&url).await), [received[1]["Body"].as_str().unwrap()]);
+    // Out of receives it is in another queue, which is not the handle's.
+    sqs.queue("dead").await;
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead",
+        "maxReceiveCount": 1});
+    let last = sqs.queue_with("last", json!({"RedrivePolicy": policy.to_string()})).await;
+    sqs.call("SendMessage", json!({"QueueUrl": last, "MessageBody": "3"})).await;
+    let message = sqs.receive(&last).await.remove(0);
+    sqs.call("ChangeMessageVisibility", visible_in(0, &last, &message)).await;
+    assert_eq!(sqs.delete(&last, &message).await.status, 200);
+    assert_eq!(bodies(&sqs.receive("dead").await), ["3"]);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn visibilities_of_a_batch_may_differ() {
     let sqs = Sqs::start().await;
     let url = sqs.queue("q").await;
