@@ -35,11 +35,7 @@ impl Request {
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
             .into_iter()
-            .map(|entry| {
-                let handle = entry.of.receipt_handle.clone().unwrap_or_default();
-                let asked = self.receipt(&queue, entry.of.receipt_handle, ());
-                (entry.id, asked.map_err(|error| of_entry(error, &handle)))
-            })
+            .map(|entry| (entry.id, self.receipt(&queue, entry.of.receipt_handle, ())))
             .unzip();
         Ok(answer(ids, self.delete(&queue, asked).await?))
     }
@@ -65,9 +61,7 @@ impl Request {
             .into_iter()
             .map(|entry| {
                 let (handle, timeout) = (entry.of.receipt_handle, entry.of.visibility_timeout);
-                let given = handle.clone().unwrap_or_default();
-                let asked = self.visibility(&queue, handle, timeout);
-                (entry.id, asked.map_err(|error| of_entry(error, &given)))
+                (entry.id, self.visibility(&queue, handle, timeout))
             })
             .unzip();
         Ok(answer(ids, self.change(&queue, asked).await?))
@@ -77,7 +71,9 @@ impl Request {
     fn receipt<T>(&self, queue: &Queue, handle: Option<String>, with: T) -> Asked<T> {
         let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
         let receipt = self.database().handles.check(&queue.name, &handle).ok_or_else(|| {
-            SqsError::new(Code::ReceiptHandleIsInvalid, "The input receipt handle is invalid.")
+            let message =
+                format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+            SqsError::new(Code::ReceiptHandleIsInvalid, message)
         })?;
         Ok((receipt, handle, with))
     }
@@ -257,15 +253,6 @@ fn stale(done: &[Done]) -> Vec<(usize, i64)> {
         _ => None,
     });
     stale.collect()
-}
-
-/// In a batch AWS names the handle.
-fn of_entry(error: SqsError, handle: &str) -> SqsError {
-    if error.code != Code::ReceiptHandleIsInvalid {
-        return error;
-    }
-    let message = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
-    SqsError::new(error.code, message)
 }
 
 fn answer(ids: Vec<String>, answers: Vec<Result<(), SqsError>>) -> Value {

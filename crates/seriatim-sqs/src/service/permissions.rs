@@ -54,7 +54,7 @@ impl Request {
             let before = statements.len();
             statements.retain(|statement| statement["Sid"] != *label);
             if statements.len() == before {
-                let reason = "can't find label on existing policy.";
+                let reason = "can't find label.";
                 return Err(SqsError::invalid(&label, "Label", reason));
             }
             Ok(())

@@ -279,10 +279,8 @@ async fn a_stale_handle_is_told_from_a_forged_one() {
     let cut = &message["ReceiptHandle"].as_str().unwrap()[1..];
     let (error, text) =
         sqs.refusal("DeleteMessage", json!({"QueueUrl": fifo, "ReceiptHandle": cut})).await;
-    assert_eq!(
-        (&*error, &*text),
-        ("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
-    );
+    let expected = format!("The input receipt handle \"{cut}\" is not a valid receipt handle.");
+    assert_eq!((&*error, text), ("ReceiptHandleIsInvalid", expected));
     sqs.end().await;
 }
 
@@ -316,6 +314,26 @@ async fn a_standard_queue_takes_old_handles() {
     }
     let (_, text) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &url, &old)).await;
     assert!(text.contains("Message does not exist"), "{text}");
+    sqs.end().await;
+}
+
+/// As the service itself takes them, whatever its documents say.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_attributes_have_letters_of_any_language() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let name = "attr.1\u{f8}\u{df}\u{e4}";
+    let attributes = json!({name: {"DataType": "String", "StringValue": "v"}});
+    let send = json!({"QueueUrl": url, "MessageBody": "1", "MessageAttributes": attributes});
+    let digest = sqs.call("SendMessage", send).await["MD5OfMessageAttributes"].clone();
+    let received = sqs.receive_with(&url, json!({"MessageAttributeNames": [name]})).await;
+    assert_eq!(received[0]["MessageAttributes"], attributes);
+    assert_eq!(received[0]["MD5OfMessageAttributes"], digest);
+    for odd in ["a b", "a\u{1f600}", "a\u{b7}b"] {
+        let attributes = json!({odd: {"DataType": "String", "StringValue": "v"}});
+        let send = json!({"QueueUrl": url, "MessageBody": "1", "MessageAttributes": attributes});
+        assert_eq!(sqs.refusal("SendMessage", send).await.0, "InvalidParameterValueException");
+    }
     sqs.end().await;
 }
 
