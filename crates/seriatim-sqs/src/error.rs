@@ -33,6 +33,7 @@ pub(crate) enum Code {
     SignatureDoesNotMatch,
     TooManyEntries,
     UnknownKey,
+    UnknownOperation,
 }
 
 impl Code {
@@ -98,6 +99,9 @@ impl Code {
                 "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
                 400,
             ),
+            Self::UnknownOperation => {
+                ("UnknownOperationException", "UnknownOperationException", 404)
+            }
             Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
         }
     }

@@ -114,6 +114,31 @@ async fn a_body_without_an_end_is_bounded() {
     sqs.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_of_a_queue_takes_the_actions_of_a_queue() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let get = |address: String| {
+        let request = Request::get(address).header("host", &sqs.address);
+        sqs.send(request.body(Full::<Bytes>::default()).unwrap())
+    };
+    for (action, status, word) in [
+        ("?Action=ListQueues", 400, "<Code>InvalidAction</Code>"),
+        ("?Action=CreateQueue&QueueName=p", 400, "<Code>InvalidAction</Code>"),
+        ("", 404, "UnknownOperationException"),
+        ("?Action=GetQueueUrl&QueueName=q", 200, "</QueueUrl>"),
+        ("?Action=ReceiveMessage", 200, "<ReceiveMessageResult"),
+    ] {
+        let answer = get(format!("{url}{action}")).await;
+        assert_eq!(answer.status, status, "{action}: {}", answer.body);
+        assert!(answer.body.contains(word), "{action}: {}", answer.body);
+    }
+    // A proxy's path is no queue.
+    let listed = get(format!("http://{}/sqs/?Action=ListQueues", sqs.address)).await;
+    assert!(listed.body.contains("<ListQueuesResult><QueueUrl>"), "{}", listed.body);
+    sqs.end().await;
+}
+
 /// As Perl's `Amazon::SQS::Simple` sends it; and as a proxy may forward JSON without a target.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_form_with_a_target_is_of_the_query_protocol() {
