@@ -8,6 +8,8 @@ pub(crate) enum Code {
     AccessDenied,
     BatchEntryIdsNotDistinct,
     BatchRequestTooLong,
+    /// Another transaction has what the request needs.
+    Busy,
     EmptyBatchRequest,
     IncompleteSignature,
     InternalFailure,
@@ -31,6 +33,7 @@ pub(crate) enum Code {
     SignatureDoesNotMatch,
     TooManyEntries,
     UnknownKey,
+    UnknownOperation,
 }
 
 impl Code {
@@ -85,7 +88,9 @@ impl Code {
             Self::ResourceNotFound => {
                 ("ResourceNotFoundException", "ResourceNotFoundException", 404)
             }
-            Self::ServiceUnavailable => ("ServiceUnavailableException", "ServiceUnavailable", 503),
+            Self::Busy | Self::ServiceUnavailable => {
+                ("ServiceUnavailableException", "ServiceUnavailable", 503)
+            }
             Self::SignatureDoesNotMatch => {
                 ("InvalidSignatureException", "SignatureDoesNotMatch", 403)
             }
@@ -94,6 +99,9 @@ impl Code {
                 "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
                 400,
             ),
+            Self::UnknownOperation => {
+                ("UnknownOperationException", "UnknownOperationException", 404)
+            }
             Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
         }
     }
@@ -133,8 +141,8 @@ impl SqsError {
     }
 
     pub(crate) fn busy() -> Self {
-        let message = "Another transaction has the message for a moment. Try again.";
-        Self::new(Code::ServiceUnavailable, message)
+        let message = "Another transaction has the message or the queue for a moment. Try again.";
+        Self::new(Code::Busy, message)
     }
 }
 
@@ -148,6 +156,10 @@ impl From<sqlx::Error> for SqsError {
                 tracing::warn!(error = e.message(), "the role of a key lacks a right");
                 let message = "The role of this access key lacks a right (docs/roles.sql).";
                 return Self::new(Code::AccessDenied, message);
+            }
+            // A lock timeout.
+            if e.code() == "55P03" {
+                return Self::busy();
             }
             // A NUL, which PostgreSQL's text and JSON do not have.
             if ["22021", "22P05"].contains(&e.code()) {

@@ -11,6 +11,7 @@ mod error;
 mod handle;
 mod input;
 mod message;
+mod patience;
 mod protocol;
 mod queue;
 mod redrive;

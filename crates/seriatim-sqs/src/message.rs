@@ -151,7 +151,7 @@ fn check_attribute_name(name: &str) -> Result<(), SqsError> {
         return Err(refused(format!(
             "The length of message attribute name must be between 1 and {ATTRIBUTE_NAME_LIMIT}."
         )));
-    } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
+    } else if !name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c)) {
         return Err(refused(format!(
             "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, \
              0-9, underscore (_), hyphen (-), and period (.) characters."

@@ -28,7 +28,7 @@ const NUMBERS: [(&str, i64, i64, Option<i64>); 6] = [
 
 /// Settings that are one of some words; the first is the default.
 const WORDS: [(&str, &[&str]); 5] = [
-    ("SqsManagedSseEnabled", &["false", "true"]),
+    ("SqsManagedSseEnabled", &["true", "false"]),
     ("FifoQueue", &["true"]),
     ("ContentBasedDeduplication", &["false", "true"]),
     ("DeduplicationScope", &["queue", "messageGroup"]),
@@ -70,6 +70,10 @@ impl Queue {
 
     /// Returns a setting: as it was set, or its default.
     pub(crate) fn setting(&self, name: &str) -> Option<String> {
+        // One sort of encryption goes without the other.
+        if name == "SqsManagedSseEnabled" && self.attributes.contains_key("KmsMasterKeyId") {
+            return Some(String::from("false"));
+        }
         self.attributes.get(name).cloned().or_else(|| default_of(name, self.is_fifo()))
     }
 
@@ -80,6 +84,11 @@ impl Queue {
 
     pub(crate) fn dedups_by_content(&self) -> bool {
         self.setting("ContentBasedDeduplication").is_some_and(|by_content| by_content == "true")
+    }
+
+    /// Returns whether a deduplication id counts in its group alone.
+    pub(crate) fn dedups_by_group(&self) -> bool {
+        self.setting("DeduplicationScope").is_some_and(|scope| scope == "messageGroup")
     }
 
     /// Returns whether a queue of this account may name it as its dead-letter queue.

@@ -273,11 +273,12 @@ impl Server {
         parts: Parts,
         mut body: Incoming,
     ) -> Result<(Call, Request), SqsError> {
-        let read = self.read_body(&mut body).await;
-        if read.as_ref().is_err_and(|error| error.code == Code::RequestTooLarge)
-            // Such a client waits for the answer before it sends.
-            && !parts.headers.contains_key(header::EXPECT)
-        {
+        let read = match self.check_head(&parts, &body).await {
+            Ok(()) => self.read_body(&mut body).await,
+            Err(error) => Err(error),
+        };
+        // A client that expects to be told to go on waits for the answer before it sends.
+        if read.is_err() && !body.is_end_stream() && !parts.headers.contains_key(header::EXPECT) {
             tokio::spawn(timeout(DRAIN_TIMEOUT, drain(body)));
         }
         let (_memory, body) = read?;
@@ -292,6 +293,16 @@ impl Server {
             trace: trace.map(str::to_owned),
         };
         Ok((call, request))
+    }
+
+    /// Refuses a request whose body may be large, and whose head shows already that it is not
+    /// answered: no memory of others is kept for it.
+    async fn check_head(&self, parts: &Parts, body: &Incoming) -> Result<(), SqsError> {
+        let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY as u64);
+        if is_small || self.access == Access::Anonymous {
+            return Ok(());
+        }
+        auth::check_head(&self.service.database, parts).await
     }
 
     async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {

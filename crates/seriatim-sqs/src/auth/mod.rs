@@ -35,6 +35,13 @@ pub(crate) async fn signer(
     })
 }
 
+/// Refuses a request by its head alone: one without a known key, or of another time.
+pub(crate) async fn check_head(database: &Database, parts: &Parts) -> Result<(), SqsError> {
+    let signature = sigv4::Signature::read(parts)?;
+    signature.check_time(Utc::now())?;
+    database.key(&signature.access_key).await?.map(drop).ok_or_else(unknown_key)
+}
+
 /// Refuses a caller whose key was removed since the request came.
 pub(crate) async fn check_key(database: &Database, caller: &Caller) -> Result<(), SqsError> {
     let Some(access_key) = &caller.access_key else { return Ok(()) };

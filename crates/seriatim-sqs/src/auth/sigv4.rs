@@ -150,7 +150,7 @@ impl Signature {
         self.check_time(now)
     }
 
-    fn check_time(&self, now: DateTime<Utc>) -> Result<(), SqsError> {
+    pub(super) fn check_time(&self, now: DateTime<Utc>) -> Result<(), SqsError> {
         let time = NaiveDateTime::parse_from_str(&self.time, "%Y%m%dT%H%M%SZ")
             .map_err(|_| incomplete("The date of the request is not like 20260102T030405Z."))?
             .and_utc();

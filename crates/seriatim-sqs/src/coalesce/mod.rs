@@ -6,13 +6,14 @@ mod receives;
 mod roles;
 mod sends;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use crate::error::{Code, SqsError};
+use crate::patience::Patience;
 
 pub(crate) use receipts::Settling;
 pub(crate) use receives::Receiving;
@@ -33,9 +34,13 @@ pub(crate) trait Statement: Send + Sync + 'static {
     /// How many run at once. While one waits for its commit, the next executes.
     const AT_ONCE: usize = 2;
 
+    /// Whether a request that waits for another transaction tries again for some seconds.
+    const PATIENT: bool = false;
+
     /// Carries out these requests in one statement, with an answer for each. If that fails and
-    /// nothing was done, each is carried out once more, alone and `patient`: one of them may be
-    /// what fails, or wait for another transaction. Others are not to wait for that.
+    /// nothing was done, each is carried out once more, alone: one of them may be what fails, or
+    /// wait for another transaction. Others are not to wait for that. One that does wait is tried
+    /// again, `patient`.
     fn run(
         &self,
         asked: &[Self::Asked],
@@ -53,6 +58,11 @@ pub(crate) trait Statement: Send + Sync + 'static {
         async {}
     }
 
+    /// Returns what a request may wait for that another transaction has. By default nothing.
+    fn waits_for(_asked: &Self::Asked) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     /// Returns about how many bytes of a request are sent to the database. By default too few to
     /// count.
     fn size(_asked: &Self::Asked) -> usize {
@@ -63,6 +73,7 @@ pub(crate) trait Statement: Send + Sync + 'static {
 /// Requests of one kind, in the order in which they came.
 pub(crate) struct Coalescer<S: Statement> {
     statement: S,
+    patience: Arc<Patience>,
     state: Mutex<State<S>>,
 }
 
@@ -79,14 +90,18 @@ struct Request<S: Statement> {
 type AnswerTo<S> = oneshot::Sender<Result<<S as Statement>::Answer, SqsError>>;
 
 impl<S: Statement> Coalescer<S> {
-    pub(crate) fn new(statement: S) -> Arc<Self> {
+    pub(crate) fn new(statement: S, patience: &Arc<Patience>) -> Arc<Self> {
         let state = Mutex::new(State { requests: VecDeque::new(), running: 0 });
-        Arc::new(Self { statement, state })
+        Arc::new(Self { statement, patience: Arc::clone(patience), state })
     }
 
     /// Carries out a request, with others or alone. Dropped before the answer is there, the
     /// request is not begun any more, or it is carried out and undone.
     pub(crate) async fn ask(self: &Arc<Self>, asked: S::Asked) -> Result<S::Answer, SqsError> {
+        if self.patience.knows(&S::waits_for(&asked)) {
+            // With others it would hold them up.
+            return self.alone(&[asked]).await;
+        }
         let (answer, answered) = oneshot::channel();
         let runner = {
             let mut state = self.lock();
@@ -143,17 +158,36 @@ impl<S: Statement> Coalescer<S> {
             Err(error) => {
                 tracing::debug!(%error, requests = asked.len(), "requests are carried out alone");
                 // Others go on: one of them may wait for another transaction.
-                for (asked, answer) in asked.into_iter().zip(answers) {
+                for (asked, mut answer) in asked.into_iter().zip(answers) {
                     let coalescer = Arc::clone(self);
                     tokio::spawn(async move {
-                        let result =
-                            coalescer.statement.run(&[asked], true).await.map_err(S::refusal);
-                        let result = result.and_then(|mut of| of.pop().ok_or_else(SqsError::busy));
-                        coalescer.tell([(answer, result)]);
+                        let asked = [asked];
+                        tokio::select! {
+                            result = coalescer.alone(&asked) => coalescer.tell([(answer, result)]),
+                            // One that is not patient is carried out and undone.
+                            () = answer.closed(), if S::PATIENT => {}
+                        }
                     });
                 }
             }
         }
+    }
+
+    /// Carries out one request. One that waits for another transaction is tried again for a while.
+    async fn alone(&self, asked: &[S::Asked; 1]) -> Result<S::Answer, SqsError> {
+        let names = S::waits_for(&asked[0]);
+        if !self.patience.knows(&names) {
+            let done = self.once(asked, false).await;
+            if !S::PATIENT || !done.as_ref().is_err_and(|error| error.code == Code::Busy) {
+                return done;
+            }
+        }
+        self.patience.until_free(&names, || self.once(asked, true)).await
+    }
+
+    async fn once(&self, asked: &[S::Asked; 1], patient: bool) -> Result<S::Answer, SqsError> {
+        let mut answers = self.statement.run(asked, patient).await.map_err(S::refusal)?;
+        answers.pop().ok_or_else(SqsError::busy)
     }
 
     /// Answers requests. Work for clients that are gone is undone in the background. The other

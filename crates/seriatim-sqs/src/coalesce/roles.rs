@@ -12,6 +12,7 @@ use crate::coalesce::receives::{Receives, Receiving};
 use crate::coalesce::sends::Sends;
 use crate::coalesce::{Coalescer, Statement};
 use crate::database::Database;
+use crate::patience::Patience;
 use crate::waiting::Waiting;
 
 /// Coalescers of requests that want the same, each as long as there are some.
@@ -22,13 +23,18 @@ impl<K: Hash + Eq + Clone, S: Statement> Alike<K, S> {
         Self(Mutex::default())
     }
 
-    fn of(&self, wanted: &K, statement: impl FnOnce() -> S) -> Arc<Coalescer<S>> {
+    fn of(
+        &self,
+        wanted: &K,
+        patience: &Arc<Patience>,
+        statement: impl FnOnce() -> S,
+    ) -> Arc<Coalescer<S>> {
         let mut alike = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = alike.get(wanted).and_then(Weak::upgrade) {
             return known;
         }
         alike.retain(|_, of| of.strong_count() > 0);
-        let new = Coalescer::new(statement());
+        let new = Coalescer::new(statement(), patience);
         alike.insert(wanted.clone(), Arc::downgrade(&new));
         new
     }
@@ -37,6 +43,7 @@ impl<K: Hash + Eq + Clone, S: Statement> Alike<K, S> {
 /// The coalescers of a role.
 pub(crate) struct OfRole {
     pub(crate) sends: Arc<Coalescer<Sends>>,
+    pub(crate) patience: Arc<Patience>,
     receives: Alike<Receiving, Receives>,
     receipts: Alike<Settling, Receipts>,
     database: Arc<Database>,
@@ -46,8 +53,10 @@ pub(crate) struct OfRole {
 
 impl OfRole {
     fn new(database: &Arc<Database>, waiting: &Arc<Waiting>, pool: PgPool) -> Self {
+        let patience = Arc::new(Patience::of(&pool));
         Self {
-            sends: Coalescer::new(Sends::new(database, &pool)),
+            sends: Coalescer::new(Sends::new(database, &pool), &patience),
+            patience,
             receives: Alike::new(),
             receipts: Alike::new(),
             database: Arc::clone(database),
@@ -57,7 +66,7 @@ impl OfRole {
     }
 
     pub(crate) fn receives(&self, receiving: &Receiving) -> Arc<Coalescer<Receives>> {
-        self.receives.of(receiving, || Receives {
+        self.receives.of(receiving, &self.patience, || Receives {
             database: Arc::clone(&self.database),
             waiting: Arc::clone(&self.waiting),
             pool: self.pool.clone(),
@@ -67,7 +76,8 @@ impl OfRole {
 
     pub(crate) fn receipts(&self, settling: Settling) -> Arc<Coalescer<Receipts>> {
         let client = self.database.client.clone();
-        self.receipts.of(&settling, || Receipts { client, pool: self.pool.clone(), settling })
+        let statement = || Receipts { client, pool: self.pool.clone(), settling };
+        self.receipts.of(&settling, &self.patience, statement)
     }
 }
 

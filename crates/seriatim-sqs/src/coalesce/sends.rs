@@ -1,23 +1,26 @@
 //! Sends: the messages of several requests become jobs in one statement.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 use seriatim::{Client, EnqueueError, Enqueued, NewJob};
+use sha2::{Digest, Sha256};
 use sqlx::PgPool;
 
 use crate::coalesce::Statement;
 use crate::database::Database;
+use crate::digest::hex;
 use crate::error::{Code, SqsError};
 use crate::message::SIZE_LIMIT;
+use crate::patience::TRY;
 
 /// The content type that bodies are stored with.
 const CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 /// How long requests wait together for a transaction that has one of their deduplication ids. Then
 /// each waits alone.
-const PATIENCE: &str = "50ms";
+const TOGETHER: &str = "50ms";
 
 /// A message to enqueue.
 #[derive(Debug)]
@@ -34,10 +37,26 @@ pub(crate) struct NewMessage {
 pub(crate) struct Sending {
     pub(crate) queue: String,
     pub(crate) retention: Duration,
+    /// Whether a deduplication id counts in its group alone.
+    pub(crate) ids_of_groups: bool,
     pub(crate) messages: Vec<NewMessage>,
 }
 
 impl Sending {
+    /// Returns the deduplication ids of the messages that have an order, each with what it counts
+    /// in. Without an id a message may have that of its content.
+    fn ids(&self) -> BTreeSet<String> {
+        let ordered =
+            self.messages.iter().filter_map(|message| Some((message, message.group.as_ref()?)));
+        let ids = ordered.map(|(message, group)| {
+            let group = if self.ids_of_groups { group.as_str() } else { "" };
+            let of_content = || hex(&Sha256::digest(&message.body));
+            let id = message.dedup_id.clone().unwrap_or_else(of_content);
+            format!("{} {group} {id}", self.queue)
+        });
+        ids.collect()
+    }
+
     fn jobs(&self) -> impl Iterator<Item = NewJob> {
         self.messages.iter().map(|message| {
             let body = message.body.clone().into_bytes();
@@ -89,19 +108,21 @@ impl Statement for Sends {
     type Answer = Vec<Result<Sent, SqsError>>;
     type Error = sqlx::Error;
 
+    const PATIENT: bool = true;
+
     async fn run(
         &self,
         asked: &[Sending],
         patient: bool,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut tx = self.pool.begin().await?;
-        let patience = (!patient).then_some(PATIENCE);
         // Jobs are created at the begin of their transaction.
         let begun = sqlx::query_scalar(
             "select (extract(epoch from now()) * 1000000)::int8
-             from set_config('lock_timeout', coalesce($1, current_setting('lock_timeout')), true)",
+             from set_config('lock_timeout', $1, true)",
         );
-        let created_us: i64 = begun.bind(patience).fetch_one(&mut *tx).await?;
+        let begun = begun.bind(if patient { TRY } else { TOGETHER });
+        let created_us: i64 = begun.fetch_one(&mut *tx).await?;
         let jobs = asked.iter().flat_map(Sending::jobs);
         let enqueued = self.client.enqueue_batch(&mut *tx, jobs).await.map_err(|e| match e {
             EnqueueError::Database(error) => error,
@@ -134,6 +155,10 @@ impl Statement for Sends {
 
     fn refusal(error: sqlx::Error) -> SqsError {
         error.into()
+    }
+
+    fn waits_for(asked: &Sending) -> BTreeSet<String> {
+        asked.ids()
     }
 
     fn size(asked: &Sending) -> usize {

@@ -59,6 +59,20 @@ impl Database {
         Ok(sqlx::query_scalar(sql).bind(jobs).fetch_all(pool).await?)
     }
 
+    /// Returns which of these jobs of a queue wait; those of a group never.
+    pub(crate) async fn waiting(
+        &self,
+        pool: &PgPool,
+        queue: &str,
+        jobs: &[i64],
+    ) -> Result<Vec<i64>, SqsError> {
+        let sql = self.sql(
+            "select j.id from {schema}.job j
+             where j.id = any ($1) and j.queue = $2 and j.group_id is null and j.status = 'queued'",
+        );
+        Ok(sqlx::query_scalar(sql).bind(jobs).bind(queue).fetch_all(pool).await?)
+    }
+
     /// Returns the receipts that receivers have of these jobs, of those without a group.
     pub(crate) async fn receipts(
         &self,

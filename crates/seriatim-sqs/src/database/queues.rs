@@ -148,14 +148,14 @@ impl Database {
 
     pub(crate) async fn set_tags(
         &self,
-        pool: &PgPool,
+        conn: &mut PgConnection,
         name: &str,
         given: &Texts,
         removed: &[String],
     ) -> Result<(), SqsError> {
         let sql =
             self.sql("update {schema}.sqs_queue set tags = (tags || $2) - $3 where name = $1");
-        sqlx::query(sql).bind(name).bind(Json(given)).bind(removed).execute(pool).await?;
+        sqlx::query(sql).bind(name).bind(Json(given)).bind(removed).execute(conn).await?;
         Ok(())
     }
 
@@ -178,13 +178,17 @@ impl Database {
     }
 
     /// Notes a purge. Returns false if another one began less than 60 s ago.
-    pub(crate) async fn begin_purge(&self, pool: &PgPool, name: &str) -> Result<bool, SqsError> {
+    pub(crate) async fn begin_purge(
+        &self,
+        conn: &mut PgConnection,
+        name: &str,
+    ) -> Result<bool, SqsError> {
         let sql = self.sql(
             "update {schema}.sqs_queue set purged_at = clock_timestamp()
              where name = $1
                and (purged_at is null or purged_at <= clock_timestamp() - interval '60 s')",
         );
-        Ok(sqlx::query(sql).bind(name).execute(pool).await?.rows_affected() == 1)
+        Ok(sqlx::query(sql).bind(name).execute(conn).await?.rows_affected() == 1)
     }
 
     /// Counts the messages of a queue. One whose visibility is over is not in flight any more,

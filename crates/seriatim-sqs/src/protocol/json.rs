@@ -7,7 +7,7 @@ use crate::error::{Code, SqsError};
 use crate::protocol::call::Call;
 
 /// The prefix of targets.
-const SERVICE: &str = "AmazonSQS.";
+pub(super) const SERVICE: &str = "AmazonSQS.";
 
 pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
     let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok());

@@ -23,9 +23,15 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the protocol of a request. Only JSON has a target.
+    /// Returns the protocol of a request, by its content type or its target. Some clients of the
+    /// Query protocol send a target of another service, or an empty one.
     pub(crate) fn of(parts: &Parts) -> Self {
-        if parts.headers.contains_key("x-amz-target") { Self::Json } else { Self::Query }
+        let begins = |header: &str, with: &str| {
+            parts.headers.get(header).is_some_and(|of| of.as_bytes().starts_with(with.as_bytes()))
+        };
+        let is_json = begins("x-amz-target", json::SERVICE)
+            || begins("content-type", "application/x-amz-json-1.");
+        if is_json { Self::Json } else { Self::Query }
     }
 
     /// Reads a request.

@@ -58,10 +58,18 @@ pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
         }
         insert(&mut root, &name, value.into_owned())?;
     }
+    let at_queue = is_of_queue(parts.uri.path());
     let Some(Node::Text(operation)) = root.remove("Action") else {
+        if at_queue && parts.method == Method::GET {
+            return Err(SqsError::new(Code::UnknownOperation, "The request names no action."));
+        }
         let message = "The request must contain the parameter Action.";
         return Err(SqsError::new(Code::MissingParameter, message));
     };
+    if at_queue && ["CreateQueue", "ListQueues"].contains(&&*operation) {
+        let message = format!("The action {operation} is not valid for this endpoint.");
+        return Err(SqsError::new(Code::InvalidAction, message));
+    }
     let mut input = members(root);
     // The one member whose name in JSON is spelled differently.
     if operation == "CreateQueue"
@@ -74,6 +82,13 @@ pub(crate) fn read(parts: &Parts, body: &[u8]) -> Result<Call, SqsError> {
         input.insert(String::from("QueueUrl"), parts.uri.path().into());
     }
     Ok(Call { operation, input: Value::Object(input) })
+}
+
+/// Returns whether a path is the address of a queue: an account and a name end it.
+fn is_of_queue(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let (name, account) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    !name.is_empty() && account.len() == 12 && account.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Puts a field where its name says.

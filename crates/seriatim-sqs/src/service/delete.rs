@@ -35,11 +35,7 @@ impl Request {
         let (ids, asked): (Vec<_>, Vec<_>) = input
             .entries
             .into_iter()
-            .map(|entry| {
-                let handle = entry.of.receipt_handle.clone().unwrap_or_default();
-                let asked = self.receipt(&queue, entry.of.receipt_handle, ());
-                (entry.id, asked.map_err(|error| of_entry(error, &handle)))
-            })
+            .map(|entry| (entry.id, self.receipt(&queue, entry.of.receipt_handle, ())))
             .unzip();
         Ok(answer(ids, self.delete(&queue, asked).await?))
     }
@@ -65,9 +61,7 @@ impl Request {
             .into_iter()
             .map(|entry| {
                 let (handle, timeout) = (entry.of.receipt_handle, entry.of.visibility_timeout);
-                let given = handle.clone().unwrap_or_default();
-                let asked = self.visibility(&queue, handle, timeout);
-                (entry.id, asked.map_err(|error| of_entry(error, &given)))
+                (entry.id, self.visibility(&queue, handle, timeout))
             })
             .unzip();
         Ok(answer(ids, self.change(&queue, asked).await?))
@@ -77,7 +71,9 @@ impl Request {
     fn receipt<T>(&self, queue: &Queue, handle: Option<String>, with: T) -> Asked<T> {
         let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
         let receipt = self.database().handles.check(&queue.name, &handle).ok_or_else(|| {
-            SqsError::new(Code::ReceiptHandleIsInvalid, "The input receipt handle is invalid.")
+            let message =
+                format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
+            SqsError::new(Code::ReceiptHandleIsInvalid, message)
         })?;
         Ok((receipt, handle, with))
     }
@@ -118,6 +114,7 @@ impl Request {
                 done[place] = answer;
             }
         }
+        self.cancel_waiting(queue, &done).await?;
         self.service.waiting.wake(&queue.name);
         self.answers(queue, asked, done, |fifo, is_there, handle| match (fifo, is_there) {
             (true, true) => {
@@ -190,14 +187,7 @@ impl Request {
         queue: &Queue,
         done: &[Done],
     ) -> Result<Vec<(usize, Receipt)>, SqsError> {
-        let stale: Vec<(usize, i64)> = done
-            .iter()
-            .enumerate()
-            .filter_map(|(place, done)| match done {
-                Err(ReceiveError::Stale { job }) => Some((place, *job)),
-                _ => None,
-            })
-            .collect();
+        let stale = stale(done);
         if queue.is_fifo() || stale.is_empty() {
             return Ok(vec![]);
         }
@@ -205,6 +195,24 @@ impl Request {
         let now = self.database().receipts(&self.pool(), &jobs).await?;
         let receipts = stale.into_iter().filter_map(|(place, job)| Some((place, *now.get(&job)?)));
         Ok(receipts.collect())
+    }
+
+    /// Cancels the messages of a standard queue that were given back: their handles still delete
+    /// them.
+    async fn cancel_waiting(&self, queue: &Queue, done: &[Done]) -> Result<(), SqsError> {
+        let stale = stale(done);
+        if queue.is_fifo() || stale.is_empty() {
+            return Ok(());
+        }
+        let (pool, client) = (self.pool(), &self.database().client);
+        let jobs: Vec<i64> = stale.iter().map(|(_, job)| *job).collect();
+        for job in self.database().waiting(&pool, &queue.name, &jobs).await? {
+            // Another error: it has ended since, and the handle is old.
+            if let Err(seriatim::ControlError::Database(error)) = client.cancel(&pool, job).await {
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 
     /// Returns the answer to each handle. For a stale handle `stale` decides: it gets whether the
@@ -216,13 +224,7 @@ impl Request {
         done: Vec<Done>,
         stale: impl Fn(bool, bool, &str) -> Result<(), SqsError>,
     ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
-        let jobs: Vec<i64> = done
-            .iter()
-            .filter_map(|done| match done {
-                Err(ReceiveError::Stale { job }) => Some(*job),
-                _ => None,
-            })
-            .collect();
+        let jobs: Vec<i64> = self::stale(&done).into_iter().map(|(_, job)| job).collect();
         let there = if jobs.is_empty() {
             vec![]
         } else {
@@ -244,13 +246,13 @@ impl Request {
     }
 }
 
-/// In a batch AWS names the handle.
-fn of_entry(error: SqsError, handle: &str) -> SqsError {
-    if error.code != Code::ReceiptHandleIsInvalid {
-        return error;
-    }
-    let message = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
-    SqsError::new(error.code, message)
+/// Returns the jobs of stale receipts, each with its place.
+fn stale(done: &[Done]) -> Vec<(usize, i64)> {
+    let stale = done.iter().enumerate().filter_map(|(place, done)| match done {
+        Err(ReceiveError::Stale { job }) => Some((place, *job)),
+        _ => None,
+    });
+    stale.collect()
 }
 
 fn answer(ids: Vec<String>, answers: Vec<Result<(), SqsError>>) -> Value {

@@ -8,18 +8,20 @@ mod receive;
 mod send;
 mod tasks;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sqlx::PgPool;
+use sqlx::{PgPool, PgTransaction};
 
 use crate::caller::Caller;
 use crate::coalesce::{Coalescers, OfRole};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
+use crate::patience::TRY;
 use crate::protocol::Call;
 use crate::queue::Queue;
 use crate::waiting::Waiting;
@@ -53,7 +55,7 @@ impl Request {
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
         let changes = CHANGES_QUEUE.contains(&&*call.operation);
-        let answer = self.begin(call)?.await;
+        let answer = self.operation(call)?.await;
         if changes {
             self.database().forget_queues();
         }
@@ -62,7 +64,7 @@ impl Request {
 
     /// Reads the input of an operation. Each is as large as itself, and not as the largest of all:
     /// thousands of receives may wait.
-    fn begin(&self, call: Call) -> Result<Answering<'_>, SqsError> {
+    fn operation(&self, call: Call) -> Result<Answering<'_>, SqsError> {
         let Call { operation, input } = call;
         Ok(match operation.as_str() {
             "CreateQueue" => Box::pin(self.create_queue(input::read(input)?)),
@@ -109,6 +111,27 @@ impl Request {
     /// The coalescers of the caller's role.
     fn coalescers(&self) -> Arc<OfRole> {
         self.service.coalescers.of(&self.caller)
+    }
+
+    /// Changes a queue, by `once` until no other transaction has its row, for 5 s at most.
+    async fn until_free<T, Tried>(
+        &self,
+        queue: &str,
+        once: impl FnMut() -> Tried,
+    ) -> Result<T, SqsError>
+    where
+        Tried: Future<Output = Result<T, SqsError>>,
+    {
+        let names = BTreeSet::from([format!("queue {queue}")]);
+        self.coalescers().patience.until_free(&names, once).await
+    }
+
+    /// Begins a transaction of [`until_free`](Self::until_free). It waits for locks briefly.
+    async fn begin(&self) -> Result<PgTransaction<'static>, SqsError> {
+        let mut tx = self.pool().begin().await?;
+        let timeout = sqlx::query("select set_config('lock_timeout', $1, true)").bind(TRY);
+        timeout.execute(&mut *tx).await?;
+        Ok(tx)
     }
 
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {

@@ -54,7 +54,7 @@ impl Request {
             let before = statements.len();
             statements.retain(|statement| statement["Sid"] != *label);
             if statements.len() == before {
-                let reason = "can't find label on existing policy.";
+                let reason = "can't find label.";
                 return Err(SqsError::invalid(&label, "Label", reason));
             }
             Ok(())
@@ -66,11 +66,19 @@ impl Request {
     async fn change_policy(
         &self,
         url: Option<String>,
-        change: impl FnOnce(&mut Vec<Value>, &str) -> Result<(), SqsError>,
+        change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
         let name = self.name_of(url)?;
-        let mut tx = self.pool().begin().await?;
-        let queue = self.database().lock_queue(&mut tx, &name).await?;
+        self.until_free(&name, || self.set_policy(&name, &change)).await
+    }
+
+    async fn set_policy(
+        &self,
+        name: &str,
+        change: &impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
+    ) -> Result<Value, SqsError> {
+        let mut tx = self.begin().await?;
+        let queue = self.database().lock_queue(&mut tx, name).await?;
         let arn = self.arn_of(&queue.name);
         let mut policy = policy(&queue, &arn);
         let mut statements = match policy["Statement"].take() {

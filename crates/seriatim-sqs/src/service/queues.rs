@@ -30,13 +30,23 @@ impl Request {
         check_tags(&name, &input.tags)?;
         self.check_target(&name, &given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
-        let mut tx = self.pool().begin().await?;
-        let database = self.database();
-        if database.insert_queue(&mut tx, &name, &attributes, &input.tags).await? {
-            let settings = queue::job_settings(&name, &attributes, true);
+        self.until_free(&name, || self.make_queue(&name, &given, &attributes, &input.tags)).await?;
+        Ok(json!({"QueueUrl": self.url_of(&name)}))
+    }
+
+    async fn make_queue(
+        &self,
+        name: &str,
+        given: &Texts,
+        attributes: &Texts,
+        tags: &Texts,
+    ) -> Result<(), SqsError> {
+        let (mut tx, database) = (self.begin().await?, self.database());
+        if database.insert_queue(&mut tx, name, attributes, tags).await? {
+            let settings = queue::job_settings(name, attributes, true);
             self.configure(&mut tx, settings).await?;
         } else {
-            let found = database.find_queue(&mut tx, &name).await?.ok_or_else(SqsError::busy)?;
+            let found = database.find_queue(&mut tx, name).await?.ok_or_else(SqsError::busy)?;
             let differs = |(name, value): &(&String, &String)| {
                 found.setting(name).unwrap_or_default() != **value
             };
@@ -48,8 +58,7 @@ impl Request {
                 return Err(SqsError::new(Code::QueueNameExists, message));
             }
         }
-        tx.commit().await?;
-        Ok(json!({"QueueUrl": self.url_of(&name)}))
+        Ok(tx.commit().await?)
     }
 
     async fn configure(
@@ -101,11 +110,13 @@ impl Request {
     /// Removes a queue and cancels its messages, also those in flight.
     pub(super) async fn delete_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
-        let pool = self.pool();
-        let mut tx = pool.begin().await?;
-        self.database().delete_queue(&mut tx, &queue.name).await?;
-        self.configure(&mut tx, queue::reset_settings(&queue.name)).await?;
-        tx.commit().await?;
+        let once = async || {
+            let mut tx = self.begin().await?;
+            self.database().delete_queue(&mut tx, &queue.name).await?;
+            self.configure(&mut tx, queue::reset_settings(&queue.name)).await?;
+            Ok(tx.commit().await?)
+        };
+        self.until_free(&queue.name, once).await?;
         self.empty(&queue, "DeleteQueue").await?;
         Ok(Value::Null)
     }
@@ -124,7 +135,13 @@ impl Request {
 
     pub(super) async fn purge_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
-        if !self.database().begin_purge(&self.pool(), &queue.name).await? {
+        let once = async || {
+            let mut tx = self.begin().await?;
+            let begun = self.database().begin_purge(&mut tx, &queue.name).await?;
+            tx.commit().await?;
+            Ok(begun)
+        };
+        if !self.until_free(&queue.name, once).await? {
             let message = format!(
                 "Only one PurgeQueue operation on {} is allowed every 60 seconds.",
                 queue.name
@@ -228,11 +245,14 @@ impl Request {
         }
         queue::check_settings(&queue.name, &given)?;
         self.check_target(&queue.name, &given).await?;
-        let mut tx = self.pool().begin().await?;
-        self.database().set_attributes(&mut tx, &queue.name, &given).await?;
-        self.configure(&mut tx, queue::job_settings(&queue.name, &given, false)).await?;
-        tx.commit().await?;
-        Ok(Value::Null)
+        let once = async || {
+            let mut tx = self.begin().await?;
+            self.database().set_attributes(&mut tx, &queue.name, &given).await?;
+            self.configure(&mut tx, queue::job_settings(&queue.name, &given, false)).await?;
+            tx.commit().await?;
+            Ok(Value::Null)
+        };
+        self.until_free(&queue.name, once).await
     }
 
     pub(super) async fn tag_queue(&self, input: TagQueue) -> Result<Value, SqsError> {
@@ -242,8 +262,7 @@ impl Request {
         let mut all = queue.tags.clone();
         all.extend(tags.clone());
         check_tags(&queue.name, &all)?;
-        self.database().set_tags(&self.pool(), &queue.name, &tags, &[]).await?;
-        Ok(Value::Null)
+        self.set_tags(&queue, &tags, &[]).await
     }
 
     pub(super) async fn untag_queue(&self, input: UntagQueue) -> Result<Value, SqsError> {
@@ -255,8 +274,22 @@ impl Request {
                 "Tag keys must be between 1 and 128 characters in length.",
             )
         })?;
-        self.database().set_tags(&self.pool(), &queue.name, &Texts::new(), &keys).await?;
-        Ok(Value::Null)
+        self.set_tags(&queue, &Texts::new(), &keys).await
+    }
+
+    async fn set_tags(
+        &self,
+        queue: &Queue,
+        given: &Texts,
+        removed: &[String],
+    ) -> Result<Value, SqsError> {
+        let once = async || {
+            let mut tx = self.begin().await?;
+            self.database().set_tags(&mut tx, &queue.name, given, removed).await?;
+            tx.commit().await?;
+            Ok(Value::Null)
+        };
+        self.until_free(&queue.name, once).await
     }
 
     pub(super) async fn list_queue_tags(&self, input: OfQueue) -> Result<Value, SqsError> {

@@ -90,8 +90,13 @@ impl Request {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
         let retention = queue.number("MessageRetentionPeriod").unsigned_abs();
-        let (queue, retention) = (queue.name.clone(), Duration::from_secs(retention));
-        self.coalescers().sends.ask(Sending { queue, retention, messages }).await
+        let sending = Sending {
+            queue: queue.name.clone(),
+            retention: Duration::from_secs(retention),
+            ids_of_groups: queue.dedups_by_group(),
+            messages,
+        };
+        self.coalescers().sends.ask(sending).await
     }
 }
 

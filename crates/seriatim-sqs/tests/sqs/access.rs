@@ -11,10 +11,11 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use seriatim::Client;
 use seriatim_sqs::{Access, Config, Keys, ServeError, serve};
-use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
 
-use crate::support::{Answer, Sqs};
+use crate::support::{Answer, PATIENCE, Sqs};
 
 /// Returns a request that the signer of AWS signs at this time.
 fn signed(
@@ -173,6 +174,46 @@ async fn a_signature_is_of_its_time_and_its_request() {
         let known = ["InvalidSignatureException", "IncompleteSignatureException"];
         assert!(known.contains(&&*name), "{place}: {name}");
     }
+    sqs.end().await;
+}
+
+/// Heads that show enough are refused before the body comes; large bodies of the others fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_body_is_read_of_known_keys_alone() {
+    let sqs = Sqs::start_with(Config::new().body_memory(16 << 20), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let key = keys.add(None).await.unwrap();
+    let own = (&*key.access_key, &*key.secret);
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
+    let large = json!({"QueueUrl": "q", "MessageBody": "x".repeat(200 * 1024)});
+    let minute = Duration::from_mins(1);
+    // More than there is memory for, of which none sends its body.
+    let mut clients = Vec::new();
+    for (key, time) in
+        [(("UNKNOWN", own.1), SystemTime::now()), (own, SystemTime::now() - 16 * minute)]
+    {
+        for sized in [true, false, true] {
+            let request = signed(&sqs, key, "SendMessage", &large, time);
+            let mut head = String::from("POST / HTTP/1.1\r\n");
+            for (name, value) in request.headers() {
+                head.extend([name.as_str(), ": ", value.to_str().unwrap(), "\r\n"]);
+            }
+            head += if sized {
+                "content-length: 4194304\r\n\r\n"
+            } else {
+                "transfer-encoding: chunked\r\n\r\n"
+            };
+            let mut client = TcpStream::connect(&sqs.address).await.unwrap();
+            client.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            timeout(PATIENCE / 2, client.read_exact(&mut answer)).await.unwrap().unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 403");
+            clients.push(client);
+        }
+    }
+    let sent = ask(&sqs, own, "SendMessage", large).await;
+    assert_eq!(sent.status, 200, "{}", sent.body);
+    drop(clients);
     sqs.end().await;
 }
 

@@ -1,9 +1,12 @@
 //! Requests that become statements together: that they do, and that none suffers by another.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -39,11 +42,13 @@ async fn end(sqs: Arc<Sqs>) {
     Arc::into_inner(sqs).unwrap().end().await;
 }
 
+/// Counts the sessions that wait for a lock.
+const BLOCKED: &str = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+
 /// Waits until a statement of the server waits for a lock.
 async fn until_blocked(sqs: &Sqs, sessions: i64) {
-    let blocked = "select count(*) from pg_stat_activity
-                   where datname = current_database() and wait_event_type = 'Lock'";
-    while sqs.number(blocked).await < sessions {}
+    while sqs.number(BLOCKED).await < sessions {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,6 +165,92 @@ async fn a_send_that_waits_for_a_transaction_waits_alone() {
     // Both repeat the message of the transaction.
     assert_eq!(answers[0].json()["MessageId"], answers[1].json()["MessageId"]);
     assert_eq!(sqs.number("select count(*) from seriatim.job").await, 200);
+    end(sqs).await;
+}
+
+/// Lists, receives and sends while these wait, each of which is refused in the end.
+async fn others_go_on(sqs: &Arc<Sqs>, waits: Vec<JoinHandle<Answer>>) {
+    let (url, mut round) = (sqs.queue("other.fifo").await, 0);
+    while !waits.iter().all(JoinHandle::is_finished) {
+        sqs.call("ListQueues", json!({})).await;
+        sqs.send_to(&url, "g", &[&round.to_string()]).await;
+        let received = sqs.receive(&url).await;
+        assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
+        round += 1;
+    }
+    assert!(round > 1, "nothing waited");
+    for answer in answers(waits).await {
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert_eq!(answer.query_error.as_deref(), Some("ServiceUnavailable;Receiver"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sends_that_wait_for_transactions_leave_connections_to_others() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let mut open = sqs.database.pool().begin().await.unwrap();
+    let held = "select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-' || n)
+                from generate_series(0, 29) n";
+    sqlx::query(held).execute(&mut *open).await.unwrap();
+    let sends = ask_all(&sqs, "SendMessage", (0..30).map(|number| message(&url, number)));
+    until_blocked(&sqs, 1).await;
+    others_go_on(&sqs, sends).await;
+    open.rollback().await.unwrap();
+    sqs.call("SendMessage", message(&url, 0)).await;
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_locked_queue_leave_connections_to_others() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let lock = "select from seriatim.sqs_queue where name = 'q.fifo' for update";
+    let mut open = sqs.database.pool().begin().await.unwrap();
+    sqlx::query(lock).execute(&mut *open).await.unwrap();
+    let set = |n: usize| json!({"QueueUrl": url, "Attributes": {"DelaySeconds": n.to_string()}});
+    let changes = ask_all(&sqs, "SetQueueAttributes", (0..12).map(set));
+    until_blocked(&sqs, 1).await;
+    others_go_on(&sqs, changes).await;
+    let tag = ask_all(&sqs, "TagQueue", [json!({"QueueUrl": url, "Tags": {"a": "b"}})]);
+    until_blocked(&sqs, 1).await;
+    open.rollback().await.unwrap();
+    assert_eq!(answers(tag).await[0].status, 200);
+    end(sqs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_whose_client_hung_up_waits_no_more() {
+    let sqs = Arc::new(Sqs::start().await);
+    let url = sqs.queue("q.fifo").await;
+    let mut open = sqs.database.pool().begin().await.unwrap();
+    sqlx::query("select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-0')")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    let body = message(&url, 0).to_string();
+    let mut client = TcpStream::connect(&sqs.address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\
+         x-amz-target: AmazonSQS.SendMessage\r\n\r\n",
+        sqs.address,
+        body.len()
+    );
+    client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    until_blocked(&sqs, 1).await;
+    drop(client);
+    // A request that waits pauses for 0.4 s at most between two tries, and ends after 5 s.
+    let (hung_up, mut blocked_at) = (Instant::now(), Instant::now());
+    while blocked_at.elapsed() < Duration::from_secs(1) {
+        if sqs.number(BLOCKED).await > 0 {
+            blocked_at = Instant::now();
+        }
+        assert!(hung_up.elapsed() < Duration::from_secs(4), "it waits for its client still");
+    }
+    open.rollback().await.unwrap();
+    sqs.call("SendMessage", message(&url, 0)).await;
+    let sent = "select count(*) from seriatim.job where dedup_id = 'id-0'";
+    assert_eq!(sqs.number(sent).await, 1);
     end(sqs).await;
 }
 

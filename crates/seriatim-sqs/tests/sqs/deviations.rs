@@ -60,6 +60,31 @@ async fn a_message_that_is_too_old_stays_as_a_failed_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_scope_counts_at_once_and_compares_no_ids_across_it() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    let send = async |group: &str| {
+        let message = json!({"QueueUrl": url, "MessageBody": "1", "MessageGroupId": group,
+            "MessageDeduplicationId": "1"});
+        sqs.call("SendMessage", message).await["SequenceNumber"].clone()
+    };
+    let scope = async |scope: &str, limit: &str| {
+        let of = json!({"DeduplicationScope": scope, "FifoThroughputLimit": limit});
+        sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": of})).await;
+    };
+    let first = send("g").await;
+    assert_eq!(send("h").await, first);
+    scope("messageGroup", "perMessageGroupId").await;
+    let (of_g, of_h) = (send("g").await, send("h").await);
+    assert!(of_g != first && of_h != first && of_g != of_h);
+    assert_eq!((send("g").await, send("h").await), (of_g, of_h));
+    // The ids that the queue remembers from before count again.
+    scope("queue", "perQueue").await;
+    assert_eq!((send("g").await, send("i").await), (first.clone(), first));
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_id_of_a_message_that_is_gone_is_a_repeat_still() {
     let sqs = Sqs::start().await;
     let url = sqs.queue("q.fifo").await;

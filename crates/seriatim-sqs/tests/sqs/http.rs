@@ -18,6 +18,7 @@ async fn odd_requests_are_refused_with_words() {
             .method("POST")
             .uri(format!("http://{}/", sqs.address))
             .header("host", &sqs.address)
+            .header("content-type", "application/x-amz-json-1.0")
             .header("x-amz-target", target)
             .body(Full::<Bytes>::from(body))
             .unwrap();
@@ -110,6 +111,57 @@ async fn a_body_without_an_end_is_bounded() {
     sqs.call("ListQueues", json!({})).await;
     drop(half);
     sqs.call("ListQueues", json!({})).await;
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_address_of_a_queue_takes_the_actions_of_a_queue() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let get = |address: String| {
+        let request = Request::get(address).header("host", &sqs.address);
+        sqs.send(request.body(Full::<Bytes>::default()).unwrap())
+    };
+    for (action, status, word) in [
+        ("?Action=ListQueues", 400, "<Code>InvalidAction</Code>"),
+        ("?Action=CreateQueue&QueueName=p", 400, "<Code>InvalidAction</Code>"),
+        ("", 404, "UnknownOperationException"),
+        ("?Action=GetQueueUrl&QueueName=q", 200, "</QueueUrl>"),
+        ("?Action=ReceiveMessage", 200, "<ReceiveMessageResult"),
+    ] {
+        let answer = get(format!("{url}{action}")).await;
+        assert_eq!(answer.status, status, "{action}: {}", answer.body);
+        assert!(answer.body.contains(word), "{action}: {}", answer.body);
+    }
+    // A proxy's path is no queue.
+    let listed = get(format!("http://{}/sqs/?Action=ListQueues", sqs.address)).await;
+    assert!(listed.body.contains("<ListQueuesResult><QueueUrl>"), "{}", listed.body);
+    sqs.end().await;
+}
+
+/// As Perl's `Amazon::SQS::Simple` sends it; and as a proxy may forward JSON without a target.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_with_a_target_is_of_the_query_protocol() {
+    let sqs = Sqs::start().await;
+    let ask = |content_type: &'static str, target: &'static str, body: &'static str| {
+        let request = Request::post(format!("http://{}/", sqs.address))
+            .header("host", &sqs.address)
+            .header("content-type", content_type)
+            .header("x-amz-target", target);
+        sqs.send(request.body(Full::<Bytes>::from(body)).unwrap())
+    };
+    let (form, json) = ("application/x-www-form-urlencoded", "application/x-amz-json-1.0");
+    for target in ["", "sqs", "AmazonSimpleQueueService.ListQueues"] {
+        let answer = ask(form, target, "Action=ListQueues&Version=2012-11-05").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert!(answer.body.contains("<ListQueuesResponse"), "{}", answer.body);
+        let odd = ask(json, target, "{}").await;
+        assert_eq!(
+            (odd.status, &odd.json()["__type"] == "com.amazonaws.sqs#UnknownOperationException"),
+            (400, true)
+        );
+    }
+    assert_eq!(ask(form, "AmazonSQS.ListQueues", "{}").await.json(), json!({}));
     sqs.end().await;
 }
 

@@ -279,10 +279,8 @@ async fn a_stale_handle_is_told_from_a_forged_one() {
     let cut = &message["ReceiptHandle"].as_str().unwrap()[1..];
     let (error, text) =
         sqs.refusal("DeleteMessage", json!({"QueueUrl": fifo, "ReceiptHandle": cut})).await;
-    assert_eq!(
-        (&*error, &*text),
-        ("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
-    );
+    let expected = format!("The input receipt handle \"{cut}\" is not a valid receipt handle.");
+    assert_eq!((&*error, text), ("ReceiptHandleIsInvalid", expected));
     sqs.end().await;
 }
 
@@ -316,6 +314,52 @@ async fn a_standard_queue_takes_old_handles() {
     }
     let (_, text) = sqs.refusal("ChangeMessageVisibility", visible_in(9, &url, &old)).await;
     assert!(text.contains("Message does not exist"), "{text}");
+    sqs.end().await;
+}
+
+/// As the service itself takes them, whatever its documents say.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_attributes_have_letters_of_any_language() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let name = "attr.1\u{f8}\u{df}\u{e4}";
+    let attributes = json!({name: {"DataType": "String", "StringValue": "v"}});
+    let send = json!({"QueueUrl": url, "MessageBody": "1", "MessageAttributes": attributes});
+    let digest = sqs.call("SendMessage", send).await["MD5OfMessageAttributes"].clone();
+    let received = sqs.receive_with(&url, json!({"MessageAttributeNames": [name]})).await;
+    assert_eq!(received[0]["MessageAttributes"], attributes);
+    assert_eq!(received[0]["MD5OfMessageAttributes"], digest);
+    for odd in ["a b", "a\u{1f600}", "a\u{b7}b"] {
+        let attributes = json!({odd: {"DataType": "String", "StringValue": "v"}});
+        let send = json!({"QueueUrl": url, "MessageBody": "1", "MessageAttributes": attributes});
+        assert_eq!(sqs.refusal("SendMessage", send).await.0, "InvalidParameterValueException");
+    }
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_standard_queue_that_was_given_back_is_deleted() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    for body in ["1", "2"] {
+        sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await;
+    }
+    let received = sqs.receive(&url).await;
+    for message in &received {
+        sqs.call("ChangeMessageVisibility", visible_in(0, &url, message)).await;
+    }
+    assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
+    assert_eq!(bodies(&sqs.receive(&url).await), [received[1]["Body"].as_str().unwrap()]);
+    // Out of receives it is in another queue, which is not the handle's.
+    sqs.queue("dead").await;
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead",
+        "maxReceiveCount": 1});
+    let last = sqs.queue_with("last", json!({"RedrivePolicy": policy.to_string()})).await;
+    sqs.call("SendMessage", json!({"QueueUrl": last, "MessageBody": "3"})).await;
+    let message = sqs.receive(&last).await.remove(0);
+    sqs.call("ChangeMessageVisibility", visible_in(0, &last, &message)).await;
+    assert_eq!(sqs.delete(&last, &message).await.status, 200);
+    assert_eq!(bodies(&sqs.receive("dead").await), ["3"]);
     sqs.end().await;
 }
 

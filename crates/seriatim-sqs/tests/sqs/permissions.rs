@@ -48,7 +48,7 @@ async fn permissions_are_statements_of_the_policy() {
     assert_eq!(policy(&sqs, &url).await, None);
     let (error, text) = sqs.refusal("RemovePermission", remove("a")).await;
     assert_eq!(error, "InvalidParameterValueException");
-    assert!(text.ends_with("can't find label on existing policy."), "{text}");
+    assert!(text.ends_with("Reason: can't find label."), "{text}");
     // Two at once: both are stored.
     let add =
         |label: &'static str| sqs.call("AddPermission", permission(&url, label, &[one], &["*"]));

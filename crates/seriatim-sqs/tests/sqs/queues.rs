@@ -59,6 +59,25 @@ async fn booleans_may_be_in_capitals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_queue_has_the_encryption_of_sqs_unless_it_has_a_key() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    let all = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+    let known = sqs.call("GetQueueAttributes", all.clone()).await["Attributes"].clone();
+    assert_eq!(known["SqsManagedSseEnabled"], "true");
+    assert!(known.get("KmsDataKeyReusePeriodSeconds").is_none(), "{known}");
+    let key = json!({"QueueUrl": url, "Attributes": {"KmsMasterKeyId": "alias/aws/sqs"}});
+    sqs.call("SetQueueAttributes", key).await;
+    let known = sqs.call("GetQueueAttributes", all).await["Attributes"].clone();
+    assert_eq!(known["SqsManagedSseEnabled"], "false");
+    // As most programs make it: the default is no other setting.
+    let again = json!({"QueueName": "p", "Attributes": {"SqsManagedSseEnabled": "true"}});
+    sqs.call("CreateQueue", json!({"QueueName": "p"})).await;
+    sqs.call("CreateQueue", again).await;
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lists_come_in_pages() {
     let sqs = Sqs::start().await;
     for name in ["b-2", "a-1", "b-1", "b-3"] {
