@@ -118,11 +118,13 @@ impl Code {
 pub(crate) struct SqsError {
     pub(crate) code: Code,
     pub(crate) message: String,
+    /// A text for the log alone.
+    pub(crate) detail: Option<String>,
 }
 
 impl SqsError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), detail: None }
     }
 
     pub(crate) fn missing(parameter: &str) -> Self {
@@ -153,9 +155,9 @@ impl From<sqlx::Error> for SqsError {
             && let Some(e) = e.try_downcast_ref::<PgDatabaseError>()
         {
             if e.code() == "42501" {
-                tracing::warn!(error = e.message(), "the role of a key lacks a right");
                 let message = "The role of this access key lacks a right (docs/roles.sql).";
-                return Self::new(Code::AccessDenied, message);
+                let refused = Self::new(Code::AccessDenied, message);
+                return Self { detail: Some(e.message().to_owned()), ..refused };
             }
             // A lock timeout.
             if e.code() == "55P03" {

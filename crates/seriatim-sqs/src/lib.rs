@@ -14,6 +14,7 @@ mod message;
 mod patience;
 mod protocol;
 mod queue;
+mod record;
 mod redrive;
 mod serve_error;
 mod server;

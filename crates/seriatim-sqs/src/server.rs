@@ -10,7 +10,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Response, header};
+use hyper::{Method, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use seriatim::{QueueOptions, Retention};
@@ -28,6 +28,7 @@ use crate::database::Database;
 use crate::error::{Code, SqsError};
 use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
+use crate::record::Record;
 use crate::serve_error::ServeError;
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
@@ -65,6 +66,10 @@ const TIDIES: Duration = Duration::from_secs(1);
 const KEEP: Retention = Retention::For(Duration::from_hours(24));
 /// How long dead letters are kept: as long as AWS keeps any message.
 const KEEP_DEAD: Retention = Retention::For(Duration::from_hours(14 * 24));
+
+/// The address of the look at the server's health. A queue of this name has no GET without a query.
+const HEALTH: &str = "/health";
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Server {
     service: Arc<Service>,
@@ -236,14 +241,18 @@ async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Erro
 
 impl Server {
     async fn answer(&self, request: hyper::Request<Incoming>) -> Response<String> {
+        let (method, uri) = (request.method(), request.uri());
+        if method == Method::GET && uri.path() == HEALTH && uri.query().is_none() {
+            return self.health().await;
+        }
         let id = Uuid::new_v4().to_string();
         let (parts, body) = request.into_parts();
-        let protocol = Protocol::of(&parts);
-        let answered = self.call(protocol, parts, body).await;
+        let (protocol, mut record) = (Protocol::of(&parts), Record::new(&parts));
+        let answered = self.call(protocol, parts, body, &mut record).await;
         let mut response = match answered {
             Ok((operation, result)) => protocol.answer(&operation, &result, &id),
             Err(error) => {
-                tracing::debug!(%error, "a request was refused");
+                record.write(&error);
                 protocol.refusal(&error, &id)
             }
         };
@@ -255,14 +264,27 @@ impl Server {
         response
     }
 
+    /// Says whether the database answers. Anyone may ask, so it is asked twice a second at most.
+    async fn health(&self) -> Response<String> {
+        let asked = timeout(HEALTH_TIMEOUT, self.service.database.answers()).await;
+        let (status, word) = match asked {
+            Ok(Ok(())) => (hyper::StatusCode::OK, "ok"),
+            _ => (hyper::StatusCode::SERVICE_UNAVAILABLE, "the database does not answer"),
+        };
+        let mut response = Response::new(format!("{word}\n"));
+        *response.status_mut() = status;
+        response
+    }
+
     /// While the operation waits, nothing of the request is left but what it needs.
     async fn call(
         &self,
         protocol: Protocol,
         parts: Parts,
         body: Incoming,
+        record: &mut Record,
     ) -> Result<(String, serde_json::Value), SqsError> {
-        let (call, request) = Box::pin(self.read(protocol, parts, body)).await?;
+        let (call, request) = Box::pin(self.read(protocol, parts, body, record)).await?;
         let operation = call.operation.clone();
         Ok((operation, request.answer(call).await?))
     }
@@ -272,6 +294,7 @@ impl Server {
         protocol: Protocol,
         parts: Parts,
         mut body: Incoming,
+        record: &mut Record,
     ) -> Result<(Call, Request), SqsError> {
         let read = match self.check_head(&parts, &body).await {
             Ok(()) => self.read_body(&mut body).await,
@@ -283,7 +306,9 @@ impl Server {
         }
         let (_memory, body) = read?;
         let caller = self.caller(&parts, &body).await?;
+        record.caller(&caller);
         let call = protocol.read(&parts, &body)?;
+        record.call(&call);
         let trace = parts.headers.get("x-amzn-trace-id").and_then(|trace| trace.to_str().ok());
         let trace = trace.map(str::trim).filter(|trace| (1..=TRACE_LIMIT).contains(&trace.len()));
         let request = Request {

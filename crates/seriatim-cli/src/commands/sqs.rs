@@ -8,6 +8,7 @@ use seriatim::testing::{Server, ServerError, TestDatabase};
 use seriatim_sqs::{Access, Config};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use crate::args::{Global, ServeSqs};
 use crate::commands::serve::listen_on;
@@ -82,9 +83,10 @@ async fn serve(
     pool: PgPool,
     config: Config,
 ) -> Result<(), Failure> {
-    // Clients get no details of internal errors: the log has them.
+    // Clients get no details of internal errors: the log has them. RUST_LOG sets its level.
+    let level = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     _ = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
+        .with_env_filter(level.from_env_lossy())
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();

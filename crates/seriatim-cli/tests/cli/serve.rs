@@ -51,6 +51,41 @@ async fn sqs_is_served_on_a_private_server() {
     assert!(ended.success(), "{ended}");
 }
 
+/// A line for each request that is refused, at a level that the environment sets.
+#[tokio::test]
+async fn requests_of_sqs_clients_that_are_refused_are_in_the_log() {
+    let cli = Cli::new().await;
+    let made = cli.ends(DONE, &["sqs", "key", "add", "--json"]).await.json().remove(0);
+    let key = made["access_key"].as_str().unwrap();
+    for (level, is_told) in [("", false), ("info", true)] {
+        let mut sqs = cli.command(&["serve", "sqs", "--listen", "127.0.0.1:0", "--json"]);
+        sqs.env("RUST_LOG", level).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut sqs = sqs.spawn().unwrap();
+        let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let told = serde_json::from_str::<Value>(&line).unwrap();
+        let endpoint = told["endpoint"].as_str().unwrap();
+        let healthy = get(&format!("{endpoint}health"), "").await;
+        assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
+        let now = chrono::Utc::now().format("%Y%m%dT%H%M%SZ").to_string();
+        let signed = format!(
+            "X-Amz-Date: {now}\r\nAuthorization: AWS4-HMAC-SHA256 Credential={key}/{}/us-east-1/sqs/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature=00\r\n",
+            &now[..8]
+        );
+        let refused = get(&format!("{endpoint}?Action=ListQueues"), &signed).await;
+        assert!(refused.contains("SignatureDoesNotMatch"), "{refused}");
+        let refused = get(&format!("{endpoint}?Action=ListQueues"), "Authorization: odd\r\n").await;
+        assert!(refused.contains("IncompleteSignature"), "{refused}");
+        sqs.start_kill().unwrap();
+        let log = String::from_utf8(sqs.wait_with_output().await.unwrap().stderr).unwrap();
+        let line = log.lines().find(|line| line.contains("SignatureDoesNotMatch")).unwrap();
+        assert!(line.contains("WARN") && line.contains(key), "{line}");
+        assert_eq!(log.contains("IncompleteSignature"), is_told, "{log}");
+    }
+    cli.remove().await;
+}
+
 #[tokio::test]
 async fn keys_of_sqs_clients_are_added_listed_and_removed() {
     let cli = Cli::new().await;

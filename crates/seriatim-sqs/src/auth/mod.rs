@@ -35,6 +35,11 @@ pub(crate) async fn signer(
     })
 }
 
+/// Returns the key that a request names, which need not have signed it.
+pub(crate) fn named_key(parts: &Parts) -> Option<String> {
+    sigv4::Signature::read(parts).ok().map(|signature| signature.access_key)
+}
+
 /// Refuses a request by its head alone: one without a known key, or of another time.
 pub(crate) async fn check_head(database: &Database, parts: &Parts) -> Result<(), SqsError> {
     let signature = sigv4::Signature::read(parts)?;

@@ -36,6 +36,7 @@ pub(crate) struct Database {
     schema: String,
     of_roles: Mutex<HashMap<String, PgPool>>,
     keys: Cache<String, StoredKey>,
+    health: Cache<(), ()>,
     /// By the role that reads them, which may lack the right to.
     pub(super) queues: Cache<(Option<String>, String), Queue>,
     pub(crate) handles: Handles,
@@ -54,6 +55,7 @@ impl Database {
             schema,
             of_roles: Mutex::default(),
             keys: Cache::default(),
+            health: Cache::default(),
             queues: Cache::default(),
             handles,
         })
@@ -76,6 +78,12 @@ impl Database {
                 .connect_lazy_with(options)
         });
         pool.clone()
+    }
+
+    /// Fails if the database has not answered in the last 500 ms, nor does now.
+    pub(crate) async fn answers(&self) -> Result<(), SqsError> {
+        let ask = async { Ok(sqlx::query("select").execute(&self.pool).await.map(drop)?) };
+        self.health.get((), Box::pin(ask)).await.map(drop)
     }
 
     /// Returns a statement with the name of the schema.

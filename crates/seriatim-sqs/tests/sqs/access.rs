@@ -401,3 +401,20 @@ async fn settings_that_make_no_addresses_are_refused_at_the_start() {
     assert!(error.to_string().contains("such as https://sqs.example.com"), "{error}");
     sqs.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_without_a_signature() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let ask = |method: &'static str, path: &'static str| {
+        let request = Request::builder().method(method).header("host", &sqs.address);
+        let request = request.uri(format!("http://{}{path}", sqs.address));
+        sqs.send(request.body(Full::<Bytes>::default()).unwrap())
+    };
+    let health = ask("GET", "/health").await;
+    assert_eq!((health.status, &*health.body), (200, "ok\n"));
+    // It may be a queue's address.
+    for (method, path) in [("POST", "/health"), ("GET", "/health?Action=ReceiveMessage")] {
+        assert_eq!(ask(method, path).await.status, 403);
+    }
+    sqs.end().await;
+}

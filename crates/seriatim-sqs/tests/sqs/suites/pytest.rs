@@ -111,7 +111,7 @@ async fn motos_tests_pass() {
         .env("TEST_SERVER_MODE_ENDPOINT", format!("http://{address}"))
         .env("MOTO_CALL_RESET_API", "false");
     let (_, output) = outcome(pytest).await;
-    judge(&output, "moto.txt", 143);
+    judge(&output, "moto.txt", 139);
     sqs.end().await;
 }
 
