@@ -1,0 +1,244 @@
+//! The guides for moving from other queues: their SQL is run as pasted, on tables as the other
+//! projects' migrations make them, with the columns that are used.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use seriatim::testing::TestDatabase;
+use seriatim::{Client, Processor};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
+
+use super::read;
+use crate::support::{Log, by_hand, database, eventually, handler_with, queue, value};
+
+/// The SQL of a page, of its lists too.
+fn sql_of(page: &str) -> Vec<String> {
+    let text = read(page);
+    let mut found = Vec::new();
+    let mut block: Option<String> = None;
+    for line in text.lines() {
+        match (line.trim(), &mut block) {
+            ("```sql", None) => block = Some(String::new()),
+            ("```", Some(_)) => found.extend(block.take()),
+            (_, Some(block)) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (_, None) => {}
+        }
+    }
+    found
+}
+
+/// Another queue, and how its guide names things.
+struct Old {
+    page: &'static str,
+    /// Its tables and functions, with some jobs that must stay as they are.
+    tables: &'static str,
+    /// How its producers enqueue job `n` of an account.
+    add: fn(account: usize, n: usize) -> String,
+    /// How a failed job is stored, 99 of account 9, that has used three attempts and is due in an
+    /// hour.
+    delayed: &'static str,
+    /// The attempts that it has left.
+    attempts_left: i32,
+    /// The numbers of the jobs that wait there, as one text in the order in which they would run.
+    waiting: &'static str,
+    /// The queue here.
+    queue: &'static str,
+}
+
+/// A guide's SQL in the order of its steps.
+struct Steps {
+    functions: String,
+    pause: String,
+    moving: String,
+    check: String,
+    unpause: String,
+    back: String,
+}
+
+impl Old {
+    fn steps(&self) -> Steps {
+        let [functions, pause, moving, check, unpause, back] =
+            sql_of(self.page).try_into().expect("a block for each step");
+        Steps { functions, pause, moving, check, unpause, back }
+    }
+
+    async fn add(&self, pool: &PgPool, n: usize) {
+        by_hand(pool, (self.add)(n % 3, n)).await;
+    }
+
+    /// Whether these wait in the old queue, in this order, and behind them the delayed one.
+    async fn waits_there(&self, pool: &PgPool, expected: RangeInclusive<usize>) {
+        let expected = expected.chain([99]).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(value::<String>(pool, self.waiting).await, expected);
+    }
+
+    /// Does what the page says, with a producer in the middle of its transaction as the jobs move,
+    /// and another one that comes meanwhile.
+    async fn moves(&self, database: &TestDatabase) {
+        let pool = database.pool();
+        let steps = self.steps();
+        by_hand(pool, self.tables).await;
+        for n in 1..=12 {
+            self.add(pool, n).await;
+        }
+        by_hand(pool, self.delayed).await;
+        self.waits_there(pool, 1..=12).await;
+        by_hand(pool, steps.functions).await;
+        by_hand(pool, steps.pause).await;
+
+        let mut open = pool.begin().await.unwrap();
+        let sql = AssertSqlSafe((self.add)(1, 13));
+        sqlx::raw_sql(sql).execute(&mut *open).await.unwrap();
+        let moving = tokio::spawn({
+            let pool = pool.clone();
+            async move { by_hand(&pool, steps.moving).await }
+        });
+        eventually(pool, LOCKS_WAITED_FOR, 1_i64).await;
+        let late = tokio::spawn({
+            let (pool, sql) = (pool.clone(), (self.add)(2, 14));
+            async move { by_hand(&pool, sql).await }
+        });
+        eventually(pool, LOCKS_WAITED_FOR, 2_i64).await;
+        open.commit().await.unwrap();
+        moving.await.unwrap();
+        late.await.unwrap();
+        self.add(pool, 15).await;
+
+        let mut checks = 0;
+        let mut conn = database.connect().await.unwrap();
+        for row in rows(&mut conn, steps.check).await {
+            assert_eq!(row.get::<i64, _>(0), 0, "check {checks}");
+            checks += 1;
+        }
+        assert!(checks >= 2, "{checks} checks");
+        assert_eq!(value::<String>(pool, self.waiting).await, "");
+        let delayed = "select concat_ws(' ', max_attempts, group_id, name, run_at > now() + interval '50 min')
+            from seriatim.job where data ->> 'n' = '99'";
+        let expected = format!("{} account-9 posting t", self.attempts_left);
+        assert_eq!(value::<String>(pool, delayed).await, expected);
+
+        // The queue is paused.
+        let log = Log::default();
+        let run = handler_with(log.clone(), async |log, job, data: Value| {
+            log.add(format!("{} {}", job.group().unwrap_or("none"), data["n"]));
+            Ok(json!(null))
+        });
+        let running = Processor::builder(pool.clone()).queue(queue(self.queue), run);
+        let running = running.build().unwrap().start().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(log.entries(), [""; 0]);
+        by_hand(pool, steps.unpause).await;
+        let ran = log.wait_for(15).await;
+        self.add(pool, 16).await;
+        log.wait_for(16).await;
+        for account in 0..3 {
+            let group = format!("account-{account} ");
+            let of_it = ran.iter().filter_map(|entry| entry.strip_prefix(&group));
+            let expected = (1..=15).filter(|n| n % 3 == account).map(|n: usize| n.to_string());
+            assert_eq!(of_it.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        }
+        running.shutdown(Duration::from_secs(10)).await;
+        assert_eq!(log.entries().len(), 16);
+    }
+
+    /// The way back, of what waits here.
+    async fn goes_back(&self, database: &TestDatabase) {
+        let pool = database.pool();
+        let steps = self.steps();
+        by_hand(pool, steps.pause).await;
+        for n in 17..=22 {
+            self.add(pool, n).await;
+        }
+        assert_eq!(value::<String>(pool, self.waiting).await, "");
+        by_hand(pool, steps.back).await;
+        assert_eq!(Client::default().counts(pool, self.queue).await.unwrap().unfinished(), 0);
+        self.add(pool, 23).await;
+        self.waits_there(pool, 17..=23).await;
+    }
+}
+
+const LOCKS_WAITED_FOR: &str = "select count(*) from pg_locks where not granted
+    and database = (select oid from pg_database where datname = current_database())";
+
+async fn rows(conn: &mut PgConnection, sql: String) -> Vec<sqlx::postgres::PgRow> {
+    sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await.unwrap()
+}
+
+/// River 0.43.0: `riverdriver/riverpgxv5/migration/main`, and `JobInsertFastMany`.
+const RIVER: Old = Old {
+    page: "docs/guide/moving-from-river.md",
+    tables: "
+        create type river_job_state as enum ('available', 'cancelled', 'completed', 'discarded',
+          'pending', 'retryable', 'running', 'scheduled');
+        create table river_job (
+          id bigserial primary key,
+          state river_job_state not null default 'available',
+          attempt smallint not null default 0,
+          max_attempts smallint not null default 25,
+          created_at timestamptz not null default now(),
+          finalized_at timestamptz,
+          scheduled_at timestamptz not null default now(),
+          priority smallint not null default 1,
+          args jsonb not null,
+          kind text not null,
+          metadata jsonb not null default '{}',
+          queue text not null default 'default',
+          unique_key bytea,
+          unique_states bit(8),
+          constraint finalized_or_finalized_at_null check (
+            (finalized_at is null and state not in ('cancelled', 'completed', 'discarded')) or
+            (finalized_at is not null and state in ('cancelled', 'completed', 'discarded'))),
+          constraint max_attempts_is_positive check (max_attempts > 0),
+          constraint priority_in_range check (priority >= 1 and priority <= 4));
+        create function river_job_state_in_bitmask(bitmask bit(8), state river_job_state)
+        returns boolean language sql immutable as $$
+          select case state
+            when 'available' then get_bit(bitmask, 7) when 'cancelled' then get_bit(bitmask, 6)
+            when 'completed' then get_bit(bitmask, 5) when 'discarded' then get_bit(bitmask, 4)
+            when 'pending' then get_bit(bitmask, 3) when 'retryable' then get_bit(bitmask, 2)
+            when 'running' then get_bit(bitmask, 1) when 'scheduled' then get_bit(bitmask, 0)
+            else 0 end = 1
+        $$;
+        create unique index river_job_unique_idx on river_job (unique_key) where unique_key is not null
+          and unique_states is not null and river_job_state_in_bitmask(unique_states, state);
+        insert into river_job (kind, queue, args, state, finalized_at) values
+          ('posting', 'postings', '{\"n\": 101}', 'completed', now()),
+          ('posting', 'postings', '{\"n\": 102}', 'discarded', now());
+        insert into river_job (kind, queue, args) values ('mail', 'mails', '{\"n\": 103}')",
+    add: |account, n| {
+        // The key is that of the job: each is the only one of its key.
+        format!(
+            "insert into river_job (args, kind, max_attempts, priority, queue, unique_key, unique_states)
+             values ('{{\"account\": {account}, \"n\": {n}}}', 'posting', 25, 1, 'postings', 'key {n}',
+               b'11110101')
+             on conflict (unique_key) where unique_key is not null and unique_states is not null
+               and river_job_state_in_bitmask(unique_states, state)
+             do update set kind = excluded.kind returning river_job.*, xmax <> 0"
+        )
+    },
+    delayed: "insert into river_job (args, kind, queue, state, attempt, scheduled_at) values
+        ('{\"account\": 9, \"n\": 99}', 'posting', 'postings', 'retryable', 3, now() + interval '1 h')",
+    attempts_left: 22,
+    waiting: "select coalesce(string_agg(args ->> 'n', ' ' order by priority, scheduled_at, id), '')
+        from river_job where queue = 'postings' and state in ('available', 'scheduled', 'retryable')",
+    queue: "postings",
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_river_moves_with_its_order_and_back() {
+    let database = database().await;
+    let pool = database.pool();
+    RIVER.moves(&database).await;
+    // Unique jobs are still so, though they are handed over.
+    RIVER.add(pool, 16).await;
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.job").await, 17);
+    let others = "select string_agg(state::text, ' ' order by id) from river_job
+        where args ->> 'n' in ('101', '102', '103')";
+    assert_eq!(value::<String>(pool, others).await, "completed discarded available");
+    RIVER.goes_back(&database).await;
+    database.remove().await.unwrap();
+}
