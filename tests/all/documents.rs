@@ -12,6 +12,8 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
+mod moving;
+
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
