@@ -105,6 +105,7 @@
 //! ```
 //!
 //! A [`layer`] is code around all handlers. [`observe`] has events, health, metrics and a watchdog.
+//! A [`rehearsal`] runs a group's next jobs, and rolls everything back.
 //! Errors that no caller gets go to `tracing`.
 //!
 //! # Holds

@@ -27,7 +27,7 @@ use crate::store::{Rehearsed, Writes, begin_hold};
 /// worker for long either.
 const LIMITS: &str = "set local lock_timeout = '2s'";
 
-/// Runs the jobs one after the other, until one does not succeed.
+/// Runs the jobs one after the other, until one is in the way of those behind it.
 pub(crate) async fn rehearse(
     context: &Arc<Context>,
     queue: &Arc<QueueRuntime>,
@@ -46,7 +46,7 @@ pub(crate) async fn rehearse(
     if let Some(running) = jobs.iter().find(|job| job.is_running) {
         return Err(RehearsalError::Running { job: running.claim.job });
     }
-    let mut more = jobs.len() > what.jobs as usize;
+    let found = jobs.len();
     jobs.truncate(what.jobs as usize);
     sqlx::raw_sql(LIMITS).execute(&mut *conn).await?;
 
@@ -61,30 +61,25 @@ pub(crate) async fn rehearse(
         group: what.group.clone(),
         jobs: Vec::new(),
         rolled_back: true,
-        more: false,
+        more: found > 0,
     };
     let mut before = context.store.writes(&mut conn).await?;
-    let mut left = Some(conn);
-    let mut jobs = jobs.into_iter();
-    while let Some(conn) = left.take()
-        && let Some(job) = jobs.next()
-    {
+    for job in jobs {
         let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), job.claim.clone());
-        let (ended, conn) = run.rehearse_one(job, conn, &mut before).await?;
-        let goes_on = matches!(ended.ended_as, EndedAs::Succeeded | EndedAs::Expired);
+        let (ended, left) = run.rehearse_one(job, conn, &mut before).await?;
+        let goes_on =
+            matches!(ended.ended_as, EndedAs::Succeeded | EndedAs::Expired | EndedAs::Cancelled);
         report.rolled_back &=
             ended.failure.as_ref().is_none_or(|f| f.kind != FailureKind::TransactionEnded);
         report.jobs.push(ended);
-        left = conn;
+        report.more = report.jobs.len() < found;
+        let Some(left) = left else { return Ok(report) };
+        conn = left;
         if !goes_on {
             break;
         }
     }
-    more |= jobs.next().is_some();
-    report.more = more;
-    if let Some(mut conn) = left {
-        conn.rollback().await?;
-    }
+    conn.rollback().await?;
     Ok(report)
 }
 

@@ -15,7 +15,7 @@ use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
 use crate::attempt::time_slice::TimeSlice;
 use crate::job::outcome::{Outcome, RunResult};
-use crate::job::queue_options::QueueOptions;
+use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
@@ -58,6 +58,18 @@ impl QueueRuntime {
         let time_slice = TimeSlice::new(options.time_slice);
         let handlers = Arc::new(Semaphore::new(options.concurrency));
         Self { name, options, keep, handler, settler, hooks, meter, time_slice, handlers }
+    }
+
+    /// Returns a queue that runs in the caller's task, one job at a time and in its transaction,
+    /// whatever its options: no heartbeat extends a lease there.
+    pub(crate) fn in_one_task(
+        options: QueueOptions,
+        handler: Box<dyn ErasedHandler>,
+        hooks: AttemptHooks,
+    ) -> Self {
+        let (settler, _) = mpsc::channel(1);
+        let options = options.hold(Hold::Transaction).time_slice(Duration::ZERO);
+        Self::new(options, handler, settler, hooks)
     }
 }
 

@@ -1,24 +1,23 @@
 //! Rehearsals without a processor.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::PgPool;
-use tokio::sync::mpsc;
 
 use crate::attempt::handler::{ErasedHandler, JobHandler};
 use crate::attempt::rehearse::rehearse;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::client::client::Client;
 use crate::error::RehearsalError;
-use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::queue_options::QueueOptions;
 use crate::job::rehearsal::{Rehearsal, RehearsalReport};
 use crate::liveness::context::Context;
 
 impl Client {
     /// Runs a group's next jobs in order, **in one transaction that is rolled back**, and returns
     /// what each would have done: succeeded, failed and how, which rows of which tables it has
-    /// written, and which jobs it has enqueued. It stops behind the first that does not succeed.
+    /// written, and how many jobs it has enqueued. It stops behind the first that does not succeed,
+    /// but passes those that have expired or are cancelled, as their group would.
     /// Nothing of it is recorded: no attempt counts, and workers, pauses and the times of the jobs
     /// do not matter.
     ///
@@ -78,9 +77,7 @@ impl Client {
     ) -> Result<RehearsalReport, RehearsalError> {
         let store = Arc::clone(&self.store);
         let context = Arc::new(Context::new(store, pool, self.enqueue.clone(), None));
-        let queue = queue.hold(Hold::Transaction).time_slice(Duration::ZERO);
-        let (settler, _) = mpsc::channel(1);
-        let queue = Arc::new(QueueRuntime::new(queue, handler, settler, hooks));
+        let queue = Arc::new(QueueRuntime::in_one_task(queue, handler, hooks));
         let report = rehearse(&context, &queue, pool, &what).await;
         context.side.close().await;
         report

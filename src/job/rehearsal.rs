@@ -187,7 +187,7 @@ impl fmt::Display for RehearsedJob {
 impl fmt::Display for RehearsalReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = counted(self.jobs.len() as u64, "job");
-        writeln!(f, "rehearsed {count} of group {} in queue {}", self.group, self.queue)?;
+        writeln!(f, "rehearsed {count} of group {:?} of queue {:?}", self.group, self.queue)?;
         for job in &self.jobs {
             writeln!(f, "  {job}")?;
         }

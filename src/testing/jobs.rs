@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::QueueCounts;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{AttemptHooks, ClaimedTurn, QueueRuntime};
-use crate::job::queue_options::Hold;
 use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
 use crate::maintenance::schedules::fire_schedules;
@@ -113,22 +111,22 @@ impl Jobs {
     }
 
     /// Fires the schedules that are due at `now`, as processors with maintenance do by the
-    /// database's clock. Returns how many jobs were made. A schedule whose row or job waits for a
-    /// lock is tried for 5 s, and then left as it is.
+    /// database's clock. Returns how many jobs were made. A schedule whose job waits for a lock is
+    /// tried for 5 s, and then left as it is.
     pub async fn fire_schedules(&self, now: DateTime<Utc>) -> Result<u64, sqlx::Error> {
         let mut conn = WorkConnection::from(self.pool.acquire().await?);
-        let (mut jobs, patience) = (0, Instant::now() + LOCKED);
-        loop {
+        let (mut jobs, deadline) = (0, Instant::now() + LOCKED);
+        let refused = loop {
             let fired = fire_schedules(&self.client.store, &mut conn, Some(now)).await?;
             jobs += fired.jobs;
-            if let Some((_, error)) = fired.refused.into_iter().next() {
-                conn.done();
-                return Err(error);
+            if !fired.refused.is_empty() || fired.waiting == 0 || Instant::now() >= deadline {
+                break fired.refused;
             }
-            if fired.waiting == 0 || Instant::now() >= patience {
-                conn.done();
-                return Ok(jobs);
-            }
+        };
+        conn.done();
+        match refused.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(jobs),
         }
     }
 
@@ -206,8 +204,7 @@ impl Jobs {
         Ok(any)
     }
 
-    /// Returns a queue that runs in this task, one job at a time and in its transaction, whatever
-    /// its options: no heartbeat extends a lease here.
+    /// Returns a queue that runs in this task.
     fn runtime(
         &self,
         queue: QueueOptions,
@@ -215,11 +212,9 @@ impl Jobs {
     ) -> (Arc<QueueRuntime>, Arc<Context>) {
         let store = Arc::clone(&self.client.store);
         let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue.clone(), None));
-        let queue = queue.hold(Hold::Transaction).time_slice(Duration::ZERO);
-        let (settler, _) = mpsc::channel(1);
         let hooks = AttemptHooks::default();
-        let queue = Arc::new(QueueRuntime::new(queue, Box::new(handler), settler, hooks));
-        (queue, context)
+        let queue = QueueRuntime::in_one_task(queue, Box::new(handler), hooks);
+        (Arc::new(queue), context)
     }
 
     async fn run_due(

@@ -96,7 +96,7 @@ async fn jobs_run_in_order_and_everything_is_rolled_back() {
     assert_eq!(writes(failed), ["public.posting: 2 inserted"]);
     let said = report.to_string();
     for line in [
-        "rehearsed 3 jobs of group 42 in queue q",
+        "rehearsed 3 jobs of group \"42\" of queue \"q\"",
         &format!("job {later} refund, attempt 1: would succeed"),
         "public.account: 1 updated",
         "1 job enqueued",
@@ -165,6 +165,10 @@ async fn nothing_is_written_beside_the_transaction() {
     by_hand(pool, ACCOUNTS).await;
     let expired = job_of("q", "42", 0).time_to_live(Duration::from_millis(1));
     let expired = seriatim::enqueue(pool, expired).await.unwrap().id();
+    let cancelled = enqueue(pool, "q", "42", 0).await;
+    // The cancel that is carried out later: another transaction had the job's row.
+    by_hand(pool, format!("insert into seriatim.cancel_request (job_id) values ({cancelled})"))
+        .await;
     let id = enqueue(pool, "q", "42", 1).await;
     let before = all(pool).await;
     let reports = handler(async |job: &mut ActiveJob, _| {
@@ -182,8 +186,9 @@ async fn nothing_is_written_beside_the_transaction() {
     let client = Client::default();
     assert!(client.paused_queue(pool, "q").await.unwrap().is_none());
     assert!(client.paused_groups(pool, "q").await.unwrap().is_empty());
-    let [gone, put_off] = &report.jobs[..] else { panic!("{report}") };
+    let [gone, unwanted, put_off] = &report.jobs[..] else { panic!("{report}") };
     assert_eq!((gone.id, gone.ended_as), (expired, EndedAs::Expired));
+    assert_eq!((unwanted.id, unwanted.ended_as), (cancelled, EndedAs::Cancelled));
     assert_eq!((put_off.id, put_off.ended_as), (id, EndedAs::Snoozed));
     assert_eq!(put_off.again_in, Some(Duration::from_mins(5)));
     let [group, queue] = &put_off.suppressed[..] else { panic!("{report}") };
