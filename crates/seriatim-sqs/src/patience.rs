@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -34,10 +34,22 @@ impl Patience {
         Self { tries: Semaphore::new(half.max(1) as usize), waited: Mutex::default() }
     }
 
-    /// Returns whether a request waits for one of these.
-    pub(crate) fn knows(&self, names: &BTreeSet<String>) -> bool {
-        let waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
-        names.iter().any(|name| waited.get(name).is_some_and(|turn| turn.strong_count() > 0))
+    /// Returns whether a request waits for one of these. They are computed only if any request
+    /// waits for anything: the digest of a body takes a while.
+    pub(crate) fn knows(&self, names: impl FnOnce() -> BTreeSet<String>) -> bool {
+        if self.waited().is_empty() {
+            return false;
+        }
+        let names = names();
+        let waited = self.waited();
+        names.iter().any(|name| waited.contains_key(name))
+    }
+
+    /// Returns the names that are waited for now.
+    fn waited(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<()>>>> {
+        let mut waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        waited.retain(|_, turn| turn.strong_count() > 0);
+        waited
     }
 
     /// Tries until nothing is locked by others, for 5 s at most. `names` is what the request waits
@@ -82,11 +94,10 @@ impl Patience {
     }
 
     fn turn(&self, name: &str) -> Arc<Turn<()>> {
-        let mut waited = self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = self.waited();
         if let Some(turn) = waited.get(name).and_then(Weak::upgrade) {
             return turn;
         }
-        waited.retain(|_, turn| turn.strong_count() > 0);
         let turn = Arc::new(Turn::new(()));
         waited.insert(name.to_owned(), Arc::downgrade(&turn));
         turn
@@ -141,10 +152,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_request_tries_for_all_that_wait_for_the_same() {
         let patience = patience(10);
-        assert!(!patience.knows(&names(&[7])));
+        assert!(!patience.knows(|| unreachable!("nothing is waited for")));
         assert_eq!(tries(&patience, [7; 20].into_iter()).await, 1);
-        assert!(patience.knows(&names(&[6, 7])));
-        assert!(!patience.knows(&names(&[6])));
+        assert!(patience.knows(|| names(&[6, 7])));
+        assert!(!patience.knows(|| names(&[6])));
     }
 
     #[tokio::test(start_paused = true)]
@@ -154,7 +165,7 @@ mod tests {
         let refused = patience.until_free(&names(&[1, 2]), busy).await.unwrap_err();
         assert_eq!(refused.code, Code::Busy);
         assert!((4..=5).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
-        assert!(!patience.knows(&names(&[1, 2])), "nothing is waited for any more");
+        assert!(!patience.knows(|| names(&[1, 2])), "nothing is waited for any more");
         // An error that is no lock is not tried again.
         let tried = AtomicUsize::new(0);
         let fails = || async {

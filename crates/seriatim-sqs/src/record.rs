@@ -38,7 +38,7 @@ impl Record {
     }
 
     /// Writes the line of a request that was refused. A missing right, a wrong signature and a
-    /// failure need somebody; a mistake of a program is told to that program.
+    /// failure need somebody; the answer tells a program of its own mistake.
     pub(crate) fn write(&self, error: &SqsError) {
         macro_rules! write_at {
             ($level:ident) => {

@@ -98,7 +98,7 @@ impl<S: Statement> Coalescer<S> {
     /// Carries out a request, with others or alone. Dropped before the answer is there, the
     /// request is not begun any more, or it is carried out and undone.
     pub(crate) async fn ask(self: &Arc<Self>, asked: S::Asked) -> Result<S::Answer, SqsError> {
-        if self.patience.knows(&S::waits_for(&asked)) {
+        if self.patience.knows(|| S::waits_for(&asked)) {
             // With others it would hold them up.
             return self.alone(&[asked]).await;
         }
@@ -175,14 +175,14 @@ impl<S: Statement> Coalescer<S> {
 
     /// Carries out one request. One that waits for another transaction is tried again for a while.
     async fn alone(&self, asked: &[S::Asked; 1]) -> Result<S::Answer, SqsError> {
-        let names = S::waits_for(&asked[0]);
-        if !self.patience.knows(&names) {
+        let names = || S::waits_for(&asked[0]);
+        if !self.patience.knows(names) {
             let done = self.once(asked, false).await;
             if !S::PATIENT || !done.as_ref().is_err_and(|error| error.code == Code::Busy) {
                 return done;
             }
         }
-        self.patience.until_free(&names, || self.once(asked, true)).await
+        self.patience.until_free(&names(), || self.once(asked, true)).await
     }
 
     async fn once(&self, asked: &[S::Asked; 1], patient: bool) -> Result<S::Answer, SqsError> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use sqlx::{Postgres, Transaction};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -49,6 +50,16 @@ const BLOCKED: &str = "select count(*) from pg_stat_activity
 /// Waits until a statement of the server waits for a lock.
 async fn until_blocked(sqs: &Sqs, sessions: i64) {
     while sqs.number(BLOCKED).await < sessions {}
+}
+
+/// Returns a transaction that has the deduplication id of the message 0, and is not ended.
+async fn enqueued_in_open(sqs: &Sqs) -> Transaction<'static, Postgres> {
+    let mut open = sqs.database.pool().begin().await.unwrap();
+    sqlx::query("select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-0')")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    open
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,11 +157,7 @@ async fn receives_share_commits_and_no_group_is_in_two_answers() {
 async fn a_send_that_waits_for_a_transaction_waits_alone() {
     let sqs = Arc::new(Sqs::start().await);
     let url = sqs.queue("q.fifo").await;
-    let mut open = sqs.database.pool().begin().await.unwrap();
-    sqlx::query("select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-0')")
-        .execute(&mut *open)
-        .await
-        .unwrap();
+    let open = enqueued_in_open(&sqs).await;
     let mut waits = ask_all(&sqs, "SendMessage", [message(&url, 0)]);
     until_blocked(&sqs, 1).await;
     // One of these also has the deduplication id of the open transaction.
@@ -223,11 +230,7 @@ async fn changes_of_a_locked_queue_leave_connections_to_others() {
 async fn a_send_whose_client_hung_up_waits_no_more() {
     let sqs = Arc::new(Sqs::start().await);
     let url = sqs.queue("q.fifo").await;
-    let mut open = sqs.database.pool().begin().await.unwrap();
-    sqlx::query("select seriatim.enqueue('q.fifo', '1', 'g', dedup_id => 'id-0')")
-        .execute(&mut *open)
-        .await
-        .unwrap();
+    let open = enqueued_in_open(&sqs).await;
     let body = message(&url, 0).to_string();
     let mut client = TcpStream::connect(&sqs.address).await.unwrap();
     let head = format!(
