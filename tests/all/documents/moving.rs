@@ -10,7 +10,9 @@ use seriatim::{Client, Processor};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use super::read;
-use crate::support::{Log, by_hand, database, eventually, handler_with, queue, value};
+use crate::support::{
+    Log, PATIENCE, by_hand, database, eventually, groups_where, handler_with, queue, value,
+};
 
 /// The SQL of a page, of its lists too.
 fn sql_of(page: &str) -> Vec<String> {
@@ -118,7 +120,6 @@ impl Old {
         let expected = format!("{} account-9 posting t", self.attempts_left);
         assert_eq!(value::<String>(pool, delayed).await, expected);
 
-        // The queue is paused.
         let log = Log::default();
         let run = handler_with(log.clone(), async |log, job, data: Value| {
             log.add(format!("{} {}", job.group().unwrap_or("none"), data["n"]));
@@ -126,7 +127,14 @@ impl Old {
         });
         let running = Processor::builder(pool.clone()).queue(queue(self.queue), run);
         let running = running.build().unwrap().start().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // The queue is paused: a claim comes back, and has begun no job.
+        let claimed = async {
+            while running.health().queues[0].last_claim_age.is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, claimed).await.unwrap();
+        assert_eq!(groups_where(pool, "claim is not null").await, 0);
         assert_eq!(log.entries(), [""; 0]);
         by_hand(pool, steps.unpause).await;
         let ran = log.wait_for(15).await;

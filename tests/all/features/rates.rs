@@ -63,7 +63,8 @@ async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     // No start is late: from here on it is the rate.
     let in_time = "select coalesce(max(rate_next_at) > clock_timestamp() + interval '4.9 s', \
                    false) from seriatim.queue";
-    until(pool, "select count(*) from seriatim.job where status = 'succeeded'", 300).await;
+    let begun = "select count(*) from seriatim.job where status = 'succeeded'";
+    until(pool, begun, i64::from(burst) + 50).await;
     eventually(pool, in_time, true).await;
     let from: DateTime<Utc> = value(pool, "select clock_timestamp()").await;
     let end = Instant::now() + Duration::from_secs(seconds.into());
