@@ -31,7 +31,7 @@ grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriat
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, attributes, priority, expires_at, run_at,
-  turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
+  limit_key, turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
 -- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
@@ -42,7 +42,7 @@ grant select, insert on seriatim.dedup to seriatim_producer;
 grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
-    jsonb, jsonb),
+    jsonb, jsonb, text),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
   seriatim.saw_burst(text), seriatim.this_burst(text), seriatim.job_state(seriatim.job_status, text, text, bigint),
@@ -54,7 +54,8 @@ grant execute on function
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
-  seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup to seriatim_worker;
+  seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup,
+  seriatim.freed_slot to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task, seriatim.job_progress to seriatim_worker;
 -- Schedules: a processor stores its own, and fires all.
@@ -71,9 +72,10 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 -- queue_settings, schedules, job lists of Client::without_data, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, snoozes, max_attempts, timeout_ms,
   lease_ms, run_at, turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at,
-  content_type, name, reference, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
+  content_type, name, reference, limit_key, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
-  halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until, xmax) on seriatim.queue_group to seriatim_observer;
+  halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
+  limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
 -- How far jobs are, as their handlers say. Not their checkpoints: these are data, as what jobs carry is.

@@ -87,7 +87,7 @@ end $$;
 -- falls due later it does not: by the clock of this function a flag of its group would be passed by
 -- both.
 create or replace function {schema}.read_calls(terms {schema}.claim_terms, flags {schema}.flag[],
-  due_by timestamptz) returns {schema}.flag_call[]
+  due_by timestamptz, without_keys text[]) returns {schema}.flag_call[]
 language plpgsql stable as $$
 declare
   began constant timestamptz := clock_timestamp(); calls {schema}.flag_call[];
@@ -105,7 +105,7 @@ begin
       case when head.turn_at <= began then head.turn_at else f.flag_at end as flag_at, case
       when g.free is null then case
         when head.id is null then 'drained'
-        when head.due_at > began or (
+        when head.due_at > began or head.limit_key = any (without_keys) or (
           select s.group_id from {schema}.group_setting s
           where s.queue = f.queue and s.group_id = f.name and {paused_s} limit 1) is not null then 'resting'
         else 'new' end
@@ -125,7 +125,7 @@ begin
       where g.queue = f.queue and g.group_id between f.name and f.name
       order by g.group_id desc limit 1) g on true
     left join lateral (
-      select j.id, j.turn_at, least(j.run_at, j.expires_at) as due_at from {schema}.job j
+      select j.id, j.turn_at, j.limit_key, least(j.run_at, j.expires_at) as due_at from {schema}.job j
       where g.free is null and j.queue = f.queue and j.group_id between f.name and f.name
         and j.group_id is not null and j.status in ('queued', 'started')
       order by j.group_id, j.id limit 1) head on true
@@ -138,7 +138,7 @@ create or replace function {schema}.adopted_turn(name text, line tid, head_id bi
   flags bigint, spaced_until timestamptz default null) returns {schema}.turn
 language sql immutable as $$
   select row(name, line, head_id, ready_at, flags,
-    null, null, null, null, null, null, null, null, spaced_until)::{schema}.turn
+    null, null, null, null, null, null, null, null, spaced_until, null, null, null)::{schema}.turn
 $$;
 
 -- Adopts up to `want` groups that flags call for, in the order of the line. Reads on behind flags
@@ -180,7 +180,7 @@ begin
     page := {schema}.read_flags(terms, flags, page_size, seen);
     exit when page is null;
     had := cardinality(adoption.turns);
-    calls := {schema}.read_calls(terms, page, due_by);
+    calls := {schema}.read_calls(terms, page, due_by, flags.without_keys);
     select array_agg(c.name) filter (where c.call = 'idle'),
         array_agg(c.name) filter (where c.call = 'resting'),
         array_agg(c.name) filter (where c.call = 'drained'),

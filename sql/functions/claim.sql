@@ -8,8 +8,8 @@
 
 -- Claims heads of up to `slots` groups from the front on; `lapsed`: only those whose claims lapsed.
 --
--- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
--- 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If the time
+-- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds or 100 ms,
+-- and for 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If the time
 -- is over first, and slots are free, it looks at the ends of both lines as well: what has just
 -- become due starts behind any number of groups that cannot start (P8). The next claims go on
 -- behind the flags that it read, with all that is between.
@@ -36,6 +36,7 @@ begin
   scan.read_until := began + case when terms.receiver then interval '6 ms' else interval '30 ms' end;
   scan.together := terms.receiver and limits.followers > 0 and terms.group_id is null;
   scan.reading := '0';
+  scan.full_keys := '{}';
   for round in 1..1000 loop
     locked := {schema}.lock_next(terms, scan, wanted.slots, until_at);
     scan := locked.scan;
@@ -47,7 +48,8 @@ begin
     if cardinality(locked.turns) > 0 then
       wanted.followers := case when not terms.receiver then limits.followers - cardinality(answer.jobs)
         when last or scan.together then wanted.slots else 0 end;
-      started := {schema}.start_turns(terms, wanted, locked.turns);
+      started := {schema}.start_turns(terms, wanted, locked.turns, scan.full_keys);
+      scan.full_keys := started.full_keys;
       if cardinality(started.turns) > 0 then
         perform {schema}.defer_turns(terms, started.turns);
       end if;
@@ -72,7 +74,9 @@ begin
       continue;
     end if;
     scan.groups_at := scan.rows_until;
-    if last or round >= 8 and clock_timestamp() > over_at then
+    if last or round >= 8 and clock_timestamp() > over_at
+      or clock_timestamp() > over_at + (over_at - began)
+    then
       answer.more := true;
       exit when lapsed or terms.group_id is not null;
       rows_left := not last;
@@ -120,7 +124,7 @@ declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
   due record; front {schema}.claim_front; room record; paused boolean := false; kind text;
   part {schema}.claim_answer; wanted {schema}.claim_limits; starts bigint;
-  waits boolean := false;
+  waits boolean := false; per_key integer; woken_at timestamptz;
 begin
   answer.jobs := '{}';
   answer.more := false;
@@ -144,14 +148,15 @@ begin
     paused := room.paused is true;
     limits.in_flight := room.in_flight;
     starts := room.starts;
-    answer.limited := coalesce(starts, room.in_flight) is not null;
+    per_key := room.per_key;
+    answer.limited := coalesce(starts, room.in_flight, per_key) is not null;
     if starts = 0 and not paused then
       answer.more := false;
       answer.next := room.wait;
       return answer;
     end if;
     limits.slots := least(limits.slots, starts);
-    if room.spaced or answer.limited and not terms.receiver then
+    if room.spaced or coalesce(starts, room.in_flight) is not null and not terms.receiver then
       -- Followers are in flight, or started, and would only wait.
       terms.per_turn := 1;
     end if;
@@ -161,6 +166,11 @@ begin
     answer.next := {schema}.due_in(terms.queue);
     return answer;
   end if;
+  if per_key is not null then
+    -- These groups are in line before where this claim begins to read.
+    due.groups_at := least(due.groups_at, {schema}.wake_gated(terms.queue, per_key,
+      least(limits.slots, limits.in_flight), behind.groups_at));
+  end if;
   front := row(due.groups_at, due.flags_at,
     case when due.flags_at = behind.flags_at then behind.flags_id else 0 end,
     due.ungrouped_at)::{schema}.claim_front;
@@ -168,11 +178,11 @@ begin
   -- A lapsed claim is rare, and first: behind busy groups there would never be room for it. It is
   -- in flight, and goes on if the limit is reached.
   foreach kind in array case when ungrouped_first
-    then array['lapsed jobs', 'lapsed groups', 'jobs', 'groups']
-    else array['lapsed jobs', 'lapsed groups', 'groups', 'jobs'] end
+    then array['lapsed jobs', 'lapsed groups', 'jobs', 'groups', 'woken groups']
+    else array['lapsed jobs', 'lapsed groups', 'groups', 'jobs', 'woken groups'] end
   loop
     wanted := limits;
-    if kind in ('jobs', 'groups') then
+    if kind in ('jobs', 'groups', 'woken groups') then
       wanted.slots := least(limits.slots, limits.in_flight);
     end if;
     continue when wanted.slots < 1;
@@ -186,6 +196,13 @@ begin
     elsif kind = 'jobs' then
       continue when front.ungrouped_at is null or terms.group_id is not null;
       part := {schema}.claim_ungrouped(terms, wanted, front.ungrouped_at, began);
+    elsif kind = 'woken groups' then
+      -- Slots that came free meanwhile, or that a woken group has passed on.
+      continue when per_key is null;
+      woken_at := {schema}.wake_gated(terms.queue, per_key, wanted.slots, behind.groups_at);
+      continue when woken_at is null;
+      part := {schema}.claim_groups(terms, wanted,
+        row(woken_at, null, 0, null)::{schema}.claim_front, false, began);
     elsif kind = 'lapsed groups' then
       continue when limits.in_flight is null or front.groups_at is null;
       part := {schema}.claim_groups(terms, wanted,
@@ -203,11 +220,17 @@ begin
     answer.jobs := answer.jobs || part.jobs;
     limits.bytes := limits.bytes - part.size;
     limits.slots := limits.slots - part.slots;
-    if kind in ('jobs', 'groups') then
+    if kind in ('jobs', 'groups', 'woken groups') then
       limits.in_flight := limits.in_flight - cardinality(part.jobs);
     end if;
   end loop;
 
+  if per_key is not null and not answer.more then
+    -- A slot that this claim could not pass on, or that came free in it.
+    answer.more := exists (
+      select from {schema}.freed_slot f
+      where f.queue = terms.queue and f.freed_at >= behind.groups_at limit 1);
+  end if;
   if starts is not null then
     answer.next := {schema}.count_starts(terms.queue,
       (select count(*) from unnest(answer.jobs) c where c.disposition = 'run'));

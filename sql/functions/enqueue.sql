@@ -7,7 +7,7 @@ create or replace function enqueue(
   run_at timestamptz default null, name text default null, reference text default null,
   priority integer default 0, expires_at timestamptz default null, max_attempts integer default null,
   dedup_id text default null, payload bytea default null, content_type text default null,
-  headers jsonb default null, attributes jsonb default null
+  headers jsonb default null, attributes jsonb default null, limit_key text default null
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -24,6 +24,7 @@ declare
 begin
   perform check_queue(of_queue);
   perform check_name('group', of_group, {group_limit});
+  perform check_name('limit key', enqueue.limit_key, {group_limit});
   perform check_name('name', enqueue.name, {job_name_limit});
   perform check_name('reference', enqueue.reference, {reference_limit});
   perform check_name('deduplication id', once, {dedup_limit});
@@ -50,6 +51,9 @@ begin
   elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
     raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
       using errcode = '22023', hint = 'Pass null for never.';
+  elsif enqueue.limit_key is not null and of_group is null then
+    raise exception 'the job has a limit key and no group' using errcode = '22023',
+      hint = 'Pass a group_id as well: the group is its order, the key its concurrency.';
   elsif jsonb_typeof(enqueue.attributes) <> 'object' then
     raise exception 'the attributes are no object' using errcode = '22023',
       hint = 'Pass them as in {"color": {"DataType": "String", "StringValue": "red"}}.';
@@ -80,10 +84,11 @@ begin
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
-    expires_at, max_attempts, dedup_id, headers, attributes, run_at, turn_at)
+    expires_at, max_attempts, dedup_id, headers, attributes, limit_key, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type,
     enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once,
-    nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), due_at,
+    nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), enqueue.limit_key,
+    due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}
       else least(due_at, expiry) end);
   if wakes then

@@ -55,6 +55,10 @@ as $$
       coalesce(g.claimed_by, h.claimed_by) is null as received,
       q.in_flight_limit, case when r.starts = 0 then r.free_at end as rate_free_at,
       case when r.starts = 0 then q.rate end as rate, q.rate_per_ms, g.spaced_until,
+      g.gated_by as limit_key, g.gated_at, nullif(q.limit_per_key, 0) as limit_per_key,
+      (select count(*) from (
+          select from queue_group n where n.queue = k.queue and n.limit_key = g.gated_by
+          limit {count_limit}) n) as key_taken,
       p.id as processor, p.node, p.host, p.pid as process_id, p.queues as serves,
       p.started_at, p.seen_at, (select o.alive from processors() o where o.id = p.id) as alive,
       -- The queue's settings, or else what processors say of its jobs.
@@ -80,7 +84,11 @@ as $$
       (select count(*) from (
           select from queue_group n
           where n.queue = k.queue and n.ready_at <= now() and n.ready_at < 'infinity' and n.job_id is null
-            and n.ready_at < g.ready_at limit {count_limit}) n)
+            and n.ready_at < g.ready_at and g.gated_by is null limit {count_limit}) n)
+        + (select count(*) from (
+          select from queue_group n
+          where n.queue = k.queue and n.gated_by = g.gated_by and n.gated_at < g.gated_at
+          limit {count_limit}) n)
         + (select count(*) from (
           select from job n
           where n.queue = k.queue and n.group_id is null and n.status = 'queued' and k.group_id is null
@@ -139,8 +147,8 @@ $$;
 -- before it is, if the reason is `behind`.
 --
 -- Words: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
--- group_paused, queue_paused, spaced, at_limit, at_rate, waits_for_turn, not_adopted, stranded,
--- expired, dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a
+-- group_paused, queue_paused, spaced, at_key_limit, at_limit, at_rate, waits_for_turn, not_adopted,
+-- stranded, expired, dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a
 -- wait; of waits, the strongest. A dead letter is one only where no processor serves its
 -- dead-letter queue.
 create or replace function subject_reasons(facts record, out reason text, out head_reason text)
@@ -165,6 +173,7 @@ begin
     when facts.expires_at <= facts.asked_at then 'expired'
     when facts.run_at > facts.asked_at then 'not_due'
     when facts.spaced_until > facts.asked_at then 'spaced'
+    when facts.limit_key is not null then 'at_key_limit'
     when facts.in_flight >= facts.in_flight_limit then 'at_limit'
     when facts.rate_free_at is not null then 'at_rate'
     -- Shorter ones are claims and other statements of the library.
@@ -247,6 +256,7 @@ begin
     ('expired', facts.expires_at, null, null, null),
     ('not_due', null, facts.run_at, case when facts.attempts > 0 then facts.head_error end, null),
     ('locked', facts.transaction_began, null, null, null),
+    ('at_key_limit', greatest(facts.run_at, facts.gated_at), null, facts.limit_key, null),
     ('at_limit', facts.run_at, null, null, null),
     ('at_rate', facts.run_at, facts.rate_free_at, null, null),
     ('spaced', facts.run_at, facts.spaced_until, null, null),

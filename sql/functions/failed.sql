@@ -88,8 +88,12 @@ begin
       else clock_timestamp() + (policy->>'halt_for')::interval end;
     ends := case when word = 'park' then 'park' else policy->>'halt_then' end;
   end if;
+  perform {schema}.free_slots_of(array(
+    select g.ctid from {schema}.queue_group g
+    where g.queue = failed.queue and g.group_id = failed.group_id
+      and g.claim is not distinct from end_behind.token));
   update {schema}.queue_group g set
-    {free_group},
+    {free_group}, gated_by = null, gated_at = null,
     ready_at = 'infinity', halted_at = clock_timestamp(), halt_reason = failed.message, halt_job_id = of_job,
     halt_until = until, halt_then = ends, park_to = rest
   where g.queue = failed.queue and g.group_id = failed.group_id

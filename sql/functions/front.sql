@@ -49,6 +49,7 @@ begin
   end if;
   return extract(epoch from nullif(greatest(begins_at, least(
       (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
+      (select f.freed_at from {schema}.freed_slot f where f.queue = of_queue order by f.freed_at limit 1),
       -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
       (select min(f.flag_at) from (
           select j.group_id, {flag_at} as flag_at from {schema}.job j
@@ -111,7 +112,7 @@ begin
         and (j.group_id is null or j.flagged) and j.run_at <= until_at and j.run_at >= behind.ungrouped_at
       order by j.run_at limit 1) is not null,
     (select case when {paused_q} then 'paused'
-        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms) is not null then 'limited' end
+        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms, q.limit_per_key) is not null then 'limited' end
       from {schema}.queue q where q.name = terms.queue)
     into ungrouped_at, groups_at, flags_at, lapsed, aging, bound;
 end $$;

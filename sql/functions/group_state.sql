@@ -1,8 +1,8 @@
 -- Returns the state of a group, its head and its numbers, up to 1,001 each. If several states
 -- apply, the first counts: lapsed (the lease or visibility of its claim is over, and nobody has
--- taken it over), running, halted, paused, resting (its head is not due), ready, parked, idle. It
--- uses plain reads, each by one index. It has no settings of its own, so that a query can inline
--- it.
+-- taken it over), running, halted, paused, resting (its head is not due), gated (its limit key has
+-- no slot), ready, parked, idle. It uses plain reads, each by one index. It has no settings of its
+-- own, so that a query can inline it.
 --
 -- `stopped_at` is the begin of the halt, or else of the pause, or the end of a claim that lapsed.
 -- `reason` is that of the halt, or else of the pause. `blocked`: it is ready, and four looks in a
@@ -21,6 +21,7 @@ language sql stable as $$
       when g.halted_at is not null then 'halted'
       when s.paused_at is not null then 'paused'
       when h.run_at > now() then 'resting'
+      when g.gated_by is not null and h.id is not null then 'gated'
       when h.id is not null then 'ready'
       when n.parked > 0 then 'parked'
       else 'idle' end,
@@ -40,7 +41,7 @@ language sql stable as $$
         and j.parked_with is not null and j.status = 'parked' limit 1001) c) as parked) n
   left join lateral (
     select g.job_id, g.batch, g.started_at, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
-      g.halt_then, g.rechecks, g.ready_at, g.job_id is not null and {lapsed_g} as lapsed
+      g.halt_then, g.rechecks, g.ready_at, g.gated_by, g.job_id is not null and {lapsed_g} as lapsed
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (
     select s.paused_at, s.pause_reason, s.paused_until, s.rested_by from {schema}.group_setting s

@@ -46,7 +46,7 @@ declare
 begin
   select array_agg(row(turn.name, turn.line, turn.head_id, turn.ready_at, turn.flags, turn.lapsed_job,
     turn.lost_by, turn.suspected, j.id, j.disposition, j.fresh and turn.lapsed_job is null, j.bytes,
-    null, turn.spaced_until)::{schema}.turn)
+    null, turn.spaced_until, j.limit_key, turn.held_key, null)::{schema}.turn)
     into heads
   from unnest(turns) turn
   left join lateral (
@@ -59,7 +59,7 @@ begin
     from {schema}.queue_group g where turn.suspected and g.ctid = turn.line) head on true
   left join lateral (
     select j.id, {head_disposition} as disposition, j.attempts = j.attempts_forgiven as fresh,
-      {job_bytes} as bytes
+      {job_bytes} as bytes, j.limit_key
     from {schema}.job j
     where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[terms.queue])
       and coalesce(turn.spaced_until <= clock_timestamp(), true)

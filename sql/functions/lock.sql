@@ -8,7 +8,7 @@ language sql stable as $$
     case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end,
     case when g.job_id is not null then
       g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end,
-    null, null, null, null, null, g.spaced_until)::{schema}.turn
+    null, null, null, null, null, g.spaced_until, null, g.limit_key, null)::{schema}.turn
 $$;
 
 -- Locks the rows of up to `n` groups that are due by `until_at`, the one served least recently
@@ -128,7 +128,7 @@ begin
   last := false;
   filled := false;
   if scan.part = 'flags' then
-    adoption := {schema}.adopt(terms, row(scan.flags_at, scan.flags_id, until_at, true)::{schema}.flag_range,
+    adoption := {schema}.adopt(terms, row(scan.flags_at, scan.flags_id, until_at, true, scan.full_keys)::{schema}.flag_range,
       least(case when scan.together then scan.page else want end, 256), until_at, scan.read_until);
     turns := adoption.turns;
     return;
@@ -159,7 +159,7 @@ begin
   if adopts then
     at := clock_timestamp();
     adoption := {schema}.adopt(terms, row(scan.flags_at, scan.flags_id,
-      case when terms.group_id is null then scan.rows_until else until_at end, false)::{schema}.flag_range,
+      case when terms.group_id is null then scan.rows_until else until_at end, false, null)::{schema}.flag_range,
       least(scan.page, 256), until_at, scan.read_until);
     if adoption.crowded then
       -- Flags that call for nothing are read past, like dead rows.

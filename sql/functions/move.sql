@@ -2,7 +2,7 @@
 -- of the old ids, and so a place at the end of its group. The old job ends as cancelled, and its
 -- error names the new one.
 --
--- Kept are group, data, payload, headers, attributes, name, reference, priority, times, limits and
+-- Kept are group, limit key, data, payload, headers, attributes, name, reference, priority, times, limits and
 -- the age. The attempts begin anew. A deduplication id counts in the new queue from now on: a job
 -- that would be a duplicate there stays where it is (`duplicates`). Left out are also jobs that are
 -- not queued, are in the new queue already, or are locked.
@@ -45,7 +45,7 @@ begin
       run_at => moved.run_at, name => moved.name, reference => moved.reference, priority => moved.priority,
       expires_at => moved.expires_at, max_attempts => moved.max_attempts, dedup_id => moved.dedup_id,
       payload => moved.payload, content_type => moved.content_type, headers => moved.headers,
-      attributes => moved.attributes) e;
+      attributes => moved.attributes, limit_key => moved.limit_key) e;
     if made.duplicate then
       duplicates := duplicates + 1;
       continue;

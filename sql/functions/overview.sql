@@ -67,7 +67,8 @@ create or replace function queue_overview(up_to bigint default 10000) returns ta
   ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint,
   paused_groups bigint, parked_groups bigint, served boolean, paused_until timestamptz,
   dead_letter_queue text, dead_letters_of text[], lapsed_groups bigint, lapsed bigint,
-  lapsed_since timestamptz, rate integer, rate_per_ms bigint, rested_by bigint)
+  lapsed_since timestamptz, rate integer, rate_per_ms bigint, rested_by bigint, limit_per_key integer,
+  gated_groups bigint)
 language sql stable set search_path from current set jit = off as $$
   with recursive known(name, step) as (
     select n.name, 1 from queue_after('') n
@@ -113,7 +114,8 @@ language sql stable set search_path from current set jit = off as $$
         select count(*) from group_setting s
           join queue_group g on g.queue = s.queue and g.group_id = s.group_id
         where s.queue = k.name and s.paused_until is not null and {paused_s}
-          and g.ready_at > now() and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null) end
+          and g.ready_at > now() and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null
+          and g.gated_by is null) end
       + flagged.delayed,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.halted_at is not null limit up_to + 1) c),
@@ -125,7 +127,9 @@ language sql stable set search_path from current set jit = off as $$
     p.paused_until, q.dead_letter_queue,
     case when looked.others then '{}' else coalesce(looked.dead_letters_of[:5], '{}') end,
     lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms,
-    p.rested_by
+    p.rested_by, nullif(q.limit_per_key, 0),
+    (select count(*) from (
+      select from queue_group g where g.queue = k.name and g.gated_by is not null limit up_to + 1) c)
   from known k left join queue q on q.name = k.name
   left join lateral (
     select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
@@ -168,7 +172,8 @@ language sql stable set search_path from current set jit = off as $$
   left join lateral (
     select count(*) as rows from (
       select from queue_group g where g.queue = k.name and g.ready_at > now() and g.ready_at < 'infinity'
-        and g.job_id is null and g.halted_at is null and g.rechecks = 0 limit up_to + 1) c) resting on true
+        and g.job_id is null and g.halted_at is null and g.rechecks = 0 and g.gated_by is null
+      limit up_to + 1) c) resting on true
   -- Groups that no worker has adopted yet.
   left join lateral (
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,

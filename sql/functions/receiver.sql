@@ -103,7 +103,7 @@ begin
     select t.* from tidy_scan t where t.due_at <= began order by t.due_at for no key update skip locked
   loop
     terms.queue := scan.queue;
-    adoption := adopt(terms, row(scan.flags_at, scan.flags_id, began, false)::flag_range, 0, began,
+    adoption := adopt(terms, row(scan.flags_at, scan.flags_id, began, false, null)::flag_range, 0, began,
       clock_timestamp() + interval '30 ms');
     tidied := tidy_flags(scan.queue, adoption.idle, adoption.resting, clock_timestamp() + interval '50 ms');
     groups := groups + tidied;

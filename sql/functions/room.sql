@@ -26,14 +26,16 @@ $$;
 -- until its job is settled. A take-over does not add to the jobs in flight, and is allowed beyond
 -- that limit: or a fleet that crashed would never go on. It is a start like others.
 --
--- Locks: the queue's row NO KEY UPDATE, skips; not if it has no limit but the spacing of groups.
+-- `per_key` is its limit of groups that run at once for each limit key.
+--
+-- Locks: the queue's row NO KEY UPDATE, skips; not if it has no limit but for groups and keys.
 create or replace function {schema}.queue_room(of_queue text, out in_flight bigint, out starts bigint,
-  out wait float8, out spaced boolean, out paused boolean, out busy boolean)
+  out wait float8, out spaced boolean, out paused boolean, out busy boolean, out per_key integer)
 language plpgsql volatile as $$
 declare
   flight_limit integer; at timestamptz;
 begin
-  select q.group_spacing_ms is not null into spaced from {schema}.queue q
+  select q.group_spacing_ms is not null, q.limit_per_key into spaced, per_key from {schema}.queue q
   where q.name = of_queue and q.in_flight_limit is null and q.rate is null;
   if found then
     return;
@@ -41,8 +43,8 @@ begin
   for tries in 1..20 loop
     at := clock_timestamp();
     select q.in_flight_limit, r.starts, extract(epoch from r.free_at - at), {paused_q},
-        q.group_spacing_ms is not null
-      into flight_limit, starts, wait, paused, spaced
+        q.group_spacing_ms is not null, q.limit_per_key
+      into flight_limit, starts, wait, paused, spaced, per_key
     from {schema}.queue q,
       {schema}.rate_room(q.rate, q.rate_per_ms, q.rate_burst, q.rate_next_at, at) r
     where q.name = of_queue for no key update of q skip locked;

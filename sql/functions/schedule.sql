@@ -45,7 +45,8 @@ begin
     content_type => its->>'content_type',
     headers => coalesce(its->'headers', '{}') || jsonb_build_object({scheduled_for},
       to_char(due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
-    attributes => its->'attributes') e;
+    attributes => its->'attributes',
+    limit_key => its->>'limit_key') e;
   if its ? 'timeout_ms' or its ? 'lease_ms' then
     update job j set timeout_ms = (its->>'timeout_ms')::bigint, lease_ms = (its->>'lease_ms')::bigint
     where j.id = new_job;
@@ -94,8 +95,8 @@ end $$;
 --
 -- `kind` is `cron` (five fields, in a time zone), `every` (seconds) or `once_at` (a time). `job` is
 -- an object with `data`, and any of `name`, `reference`, `priority`, `max_attempts`, `headers`,
--- `attributes`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or with `payload`
--- in hexadecimal digits and `content_type`, instead of `data`.
+-- `attributes`, `limit_key`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or
+-- with `payload` in hexadecimal digits and `content_type`, instead of `data`.
 --
 -- Returns when it is due next.
 create or replace function set_schedule(name text, queue text, group_id text, job jsonb, kind text,

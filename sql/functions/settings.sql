@@ -10,6 +10,7 @@ language sql stable as $$
     'dedup_scope', coalesce(q.dedup_scope, 'queue'),
     'dedup_by_content', coalesce(q.dedup_by_content, false),
     'in_flight_limit', q.in_flight_limit,
+    'limit_per_key', nullif(q.limit_per_key, 0),
     'rate', q.rate,
     'rate_per', q.rate_per_ms || ' ms',
     'rate_burst', q.rate_burst,
@@ -92,7 +93,7 @@ language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
   given constant jsonb := settings; unknown text; wanted jsonb; rate_is integer; per_ms bigint;
-  burst integer;
+  burst integer; keyed boolean;
 begin
   perform check_queue(configure_queue.queue);
   if jsonb_typeof(given) <> 'object' then
@@ -149,6 +150,7 @@ begin
     raise exception 'rate_per and rate_burst come with rate' using errcode = '22023',
       hint = 'Name a rate as well, or neither.';
   end if;
+  keyed := (select q.limit_per_key is not null from queue q where q.name = configure_queue.queue);
   update queue q set
     rate = rate_is,
     rate_per_ms = per_ms,
@@ -163,6 +165,8 @@ begin
     dedup_by_content = coalesce(
       setting_word('dedup_by_content', wanted->>'dedup_by_content', '{true,false}')::boolean, false),
     in_flight_limit = setting_number('in_flight_limit', wanted->>'in_flight_limit'),
+    limit_per_key = case when keyed then coalesce(setting_number('limit_per_key', wanted->>'limit_per_key'), 0)
+      else setting_number('limit_per_key', wanted->>'limit_per_key') end,
     max_attempts = setting_number('max_attempts', wanted->>'max_attempts'),
     backoff_ms = setting_ms('backoff', wanted->>'backoff', '0'),
     backoff_cap_ms = setting_ms('backoff_cap', wanted->>'backoff_cap', '0'),
@@ -173,6 +177,10 @@ begin
     strict_visibility = coalesce(
       setting_word('strict_visibility', wanted->>'strict_visibility', '{true,false}')::boolean, false)
   where q.name = configure_queue.queue;
+  if keyed and given ? 'limit_per_key' then
+    -- More may run than before.
+    perform free_gated(configure_queue.queue);
+  end if;
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 

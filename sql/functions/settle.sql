@@ -31,15 +31,18 @@ create or replace function {schema}.pass_turns(tokens uuid[], ended bigint[]) re
 language plpgsql volatile as $$
 declare
   lines tid[]; priorities smallint[]; spaced timestamptz[]; drained tid[]; passed integer;
+  queues text[]; keys text[]; received boolean;
 begin
   select array_agg(g.ctid), array_agg(next.priority), array_agg(g.spaced_until),
       array_agg(g.ctid) filter (where next.id is null and c.ended is not null
         -- The row remembers the start: the group's next job may come before its time.
-        and coalesce(g.spaced_until <= clock_timestamp(), true))
-    into lines, priorities, spaced, drained
+        and coalesce(g.spaced_until <= clock_timestamp(), true)),
+      array_agg(g.queue) filter (where g.limit_key is not null),
+      array_agg(g.limit_key) filter (where g.limit_key is not null), bool_or(g.claimed_by is null)
+    into lines, priorities, spaced, drained, queues, keys, received
   from unnest(tokens, ended) c(claim, ended)
   join lateral (
-    select g.ctid, g.queue, g.group_id, g.head_id, case when g.spaced_until is not null then coalesce(
+    select g.ctid, g.queue, g.group_id, g.head_id, g.limit_key, g.claimed_by, case when g.spaced_until is not null then coalesce(
         -- Its handler began behind the claim, by as much as the spacing is longer.
         (select j.last_started_at from {schema}.job j where j.id = g.job_id)
           + (g.spaced_until - g.started_at), g.spaced_until) end as spaced_until
@@ -51,6 +54,9 @@ begin
     order by h.group_id, h.id limit 1) next on true;
   if cardinality(lines) is distinct from cardinality(tokens) then
     raise 'groups are not as their worker has locked them' using errcode = 'no_data_found';
+  end if;
+  if keys is not null then
+    perform {schema}.free_slots(queues, keys, received);
   end if;
   if drained is not null then
     -- Nothing has written these rows before. The lock fails while an adopter shares a row.

@@ -3,7 +3,8 @@
 -- Starts up to `slots` heads, and jobs behind them (`follow`). Together they have at most `bytes`
 -- of data, or are one job. Returns the claimed jobs in the order of their turns: behind each head,
 -- which has a token, come its followers, without one. `turns` are now those that are to be
--- deferred. `more`: others are left for want of slots or bytes.
+-- deferred: so are those whose limit key has no slot (`full_keys`). `more`: others are left for want of slots or
+-- bytes.
 --
 -- The group's row names the jobs, which are locked and not written. Its commit is the attempt, and
 -- comes before the handler (P9): a take-over of the claim counts it. The token is random, and
@@ -12,23 +13,36 @@
 --
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  inout turns {schema}.turn[], out jobs {schema}.claimed_job[], out heads integer, out size bigint,
-  out more boolean)
+  inout turns {schema}.turn[], inout full_keys text[] default '{}', out jobs {schema}.claimed_job[],
+  out heads integer, out size bigint, out more boolean)
 language plpgsql volatile as $$
 declare
   turn {schema}.turn; started {schema}.turn[] := '{}'; deferred {schema}.turn[] := '{}'; written integer;
-  is_strict boolean; lost boolean := false;
+  is_strict boolean; lost boolean := false; begins boolean; freed text[] := '{}';
 begin
   jobs := '{}';
   heads := 0;
   size := 0;
   more := false;
   foreach turn in array turns loop
-    if turn.job is not null and heads < limits.slots and (size < limits.bytes or heads = 0) then
+    begins := turn.job is not null and heads < limits.slots and (size < limits.bytes or heads = 0);
+    if begins and turn.limit_key is not null and not {schema}.has_slot(terms.queue, turn, started, full_keys)
+    then
+      full_keys := full_keys || turn.limit_key;
+      turn.gated := true;
+      turn.job := null;
+      begins := false;
+    end if;
+    if begins then
       started := started || turn;
       heads := heads + 1;
       size := size + turn.bytes;
       lost := lost or turn.suspected is true;
+      if turn.held_key is not null
+        and (turn.disposition <> 'run' or turn.limit_key is distinct from turn.held_key)
+      then
+        freed := freed || turn.held_key;
+      end if;
     else
       more := more or turn.job is not null;
       if turn.job is null or turn.flags is not null then
@@ -50,6 +64,9 @@ begin
     started := {schema}.follow(terms, limits, started, is_strict);
     size := (select sum(s.bytes) from unnest(started) s);
   end if;
+  if freed <> '{}' then
+    perform {schema}.free_slots(array_fill(terms.queue, array[cardinality(freed)]), freed, false);
+  end if;
   if lost then
     perform {schema}.lose_attempts(started);
   end if;
@@ -63,6 +80,9 @@ begin
     select s.*, gen_random_uuid() as token,
       case when s.followers <> '{}' then s.job || s.followers end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
+      case when s.disposition = 'run' and s.limit_key is not null then (
+        select s.limit_key from {schema}.queue q where q.name = terms.queue and q.limit_per_key > 0)
+        end as slot_key,
       clock_timestamp() + (select make_interval(secs => q.group_spacing_ms / 1000.0::float8)
         from {schema}.queue q where q.name = terms.queue) as next_start_at,
       clock_timestamp() + make_interval(secs => coalesce(
@@ -75,15 +95,17 @@ begin
       claim = claim.token, job_id = claim.job, batch = claim.batch, started_at = claim.started_at,
       claimed_by = terms.processor, strict = is_strict, ready_at = claim.lease_until,
       head_id = case when g.claim is null then claim.job else g.head_id end,
-      suspect = null, aging_priority = 0, rechecks = 0,
+      suspect = null, aging_priority = 0, rechecks = 0, limit_key = claim.slot_key,
+      gated_by = null, gated_at = null,
       spaced_until = case when claim.started_at is null then g.spaced_until else claim.next_start_at end
     from claim where g.ctid = claim.line
     returning 1),
   new as (
     insert into {schema}.queue_group (
-      queue, group_id, head_id, claim, job_id, batch, started_at, claimed_by, strict, ready_at, spaced_until)
+      queue, group_id, head_id, claim, job_id, batch, started_at, claimed_by, strict, ready_at, limit_key,
+      spaced_until)
     select terms.queue, claim.name, claim.job, claim.token, claim.job, claim.batch, claim.started_at,
-      terms.processor, is_strict, claim.lease_until,
+      terms.processor, is_strict, claim.lease_until, claim.slot_key,
       case when claim.started_at is not null then claim.next_start_at end
     from claim where claim.line is null
     returning 1)
@@ -107,7 +129,7 @@ end $$;
 -- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job
 -- loses nothing if its worker dies before it comes to run. One whose attempts are limited to 1
 -- would, under a lease. One that expires is left to a claim of its own, which alone sees that it
--- did. The first that cannot be had ends the line. A receiver gives them out now: its followers may
+-- did. One with another limit key needs a slot of its own. The first that cannot be had ends the line. A receiver gives them out now: its followers may
 -- have been begun before, and may expire; only a claim that it takes over comes alone. Not if its
 -- queue has strict visibility, and the group is not paused: there the end of a visibility is no
 -- sign of death.
@@ -129,7 +151,7 @@ begin
     greatest(limits.followers / greatest(cardinality(places), 1), least(limits.followers, 9)));
   for follower in
     with next as materialized (
-      select f.place, n.id, n.bytes from unnest(places) f(place)
+      select f.place, n.id, n.bytes, turns[f.place].limit_key as limit_key from unnest(places) f(place)
       -- A late job before the head may have been committed since the head was read: what was
       -- enqueued behind that commit must not run before it (P1).
       join lateral (
@@ -150,6 +172,7 @@ begin
           and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, terms.default_attempts))
         and coalesce(j.max_attempts, terms.default_attempts) > 1
         and (j.lease_ms is null or not terms.own_lease)
+        and j.limit_key is not distinct from next.limit_key
       for no key update of j skip locked)
     select next.place, next.id, next.bytes, (next.id in (select locked.id from locked)) is true as is_locked
     from next order by next.place, next.id

@@ -19,6 +19,7 @@ mod fence;
 mod followers;
 mod heads;
 mod late_commits;
+mod limit_keys;
 mod limits;
 mod new_groups;
 mod operators;

@@ -195,7 +195,7 @@ async fn a_row_that_falls_due_during_a_claim_is_woken_by_its_flag() {
         let adopt = format!(
             "select cardinality(a.turns)::int8 from seriatim.queue_group g, seriatim.adopt( \
              ('{Q}', null, true, null, 3, 0.5, false, null, 1, true)::seriatim.claim_terms, \
-             ('-infinity', 0, {claim_began}, false)::seriatim.flag_range, 10, {claim_began}, 'infinity') a"
+             ('-infinity', 0, {claim_began}, false, null)::seriatim.flag_range, 10, {claim_began}, 'infinity') a"
         );
         begin(&mut session).await;
         assert_eq!(number(&mut session, &adopt).await, adopted, "{claim_began}");

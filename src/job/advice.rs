@@ -76,6 +76,9 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::AtLimit { .. } => {
             String::from("Wait, or raise the queue's in_flight_limit with configure_queue.")
         }
+        Reason::AtKeyLimit { .. } => {
+            String::from("Wait, or raise the queue's limit_per_key with configure_queue.")
+        }
         Reason::AtRate { .. } => {
             String::from("Wait, or raise the queue's rate with configure_queue.")
         }

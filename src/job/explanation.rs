@@ -273,6 +273,19 @@ pub enum Reason {
         /// The limit.
         limit: u64,
     },
+    /// As many groups with its limit key run as may: its group sleeps until one of these ends.
+    AtKeyLimit {
+        /// The limit key.
+        key: String,
+        /// How many groups run with it.
+        taken: u64,
+        /// How many may run; `None`: the limit is being removed.
+        limit: Option<u32>,
+        /// Since when, in seconds.
+        seconds: f64,
+        /// The number of groups that get a slot of the key before it.
+        before: BoundedCount,
+    },
     /// The rate of its queue allows no start now.
     AtRate {
         /// The rate.

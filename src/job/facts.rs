@@ -40,6 +40,9 @@ pub(crate) struct Facts {
     pub(crate) in_flight: u64,
     pub(crate) rate: Option<Rate>,
     pub(crate) limit: Option<u64>,
+    /// The groups that run for each limit key: how many, and how many may.
+    pub(crate) key_taken: u64,
+    pub(crate) limit_per_key: Option<u32>,
     pub(crate) cancel_requested_at: Option<DateTime<Utc>>,
     pub(crate) unserved: Option<Vec<String>>,
     pub(crate) parked: u64,
@@ -128,6 +131,13 @@ impl Facts {
             }
             "at_limit" => Reason::AtLimit { in_flight: self.in_flight, limit: self.limit? },
             "at_rate" => Reason::AtRate { rate: self.rate?, until: until? },
+            "at_key_limit" => Reason::AtKeyLimit {
+                key: self.detail.clone()?,
+                taken: self.key_taken,
+                limit: self.limit_per_key,
+                seconds: seconds.max(0.0),
+                before: BoundedCount::new(self.before),
+            },
             "spaced" => Reason::Spaced { until: until? },
             "waits_for_turn" => Reason::WaitsForTurn {
                 seconds: seconds.max(0.0),

@@ -112,6 +112,8 @@ pub struct Job {
     pub moved_from: Option<String>,
     /// Its group, if it has one.
     pub group: Option<String>,
+    /// Its limit key, if it has one.
+    pub limit_key: Option<String>,
     /// Its state.
     pub status: JobStatus,
     /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper

@@ -37,6 +37,7 @@ use crate::job::retry::MAX_DELAY;
 pub struct NewJob {
     queue: String,
     group: Option<String>,
+    limit_key: Option<String>,
     content: Content,
     start: Start,
     end: Expiry,
@@ -156,6 +157,7 @@ impl NewJob {
         Self {
             queue,
             group: None,
+            limit_key: None,
             content,
             start: Start::Unsaid,
             end: Expiry::Never,
@@ -177,6 +179,16 @@ impl NewJob {
     /// A job without a group runs beside any other, oldest first.
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
+        self
+    }
+
+    /// Sets the limit key, such as a tenant: at most
+    /// [`QueueSettings::limit_per_key`](crate::admin::QueueSettings::limit_per_key) groups whose
+    /// job has it run at once, over the whole fleet. 1 to 400 characters; default none. The job
+    /// needs a group: the group is its order, the key its concurrency. Without a limit of its queue
+    /// the key does nothing.
+    pub fn limit_key(mut self, key: impl Into<String>) -> Self {
+        self.limit_key = Some(key.into());
         self
     }
 
@@ -334,6 +346,7 @@ impl NewJob {
         let Self {
             queue,
             group,
+            limit_key,
             content,
             start,
             end,
@@ -358,6 +371,7 @@ impl NewJob {
         };
         let texts = [
             ("group", &group, name::GROUP_LIMIT),
+            ("limit key", &limit_key, name::GROUP_LIMIT),
             ("job", &name, name::JOB_NAME_LIMIT),
             ("reference", &reference, name::REFERENCE_LIMIT),
             ("deduplication id", &dedup_id, name::DEDUP_LIMIT),
@@ -365,6 +379,9 @@ impl NewJob {
         for (field, text, limit) in texts {
             let text = text.as_deref();
             text.map_or(Ok(()), |text| name::check(field, text, limit)).map_err(bad_name)?;
+        }
+        if let (Some(key), None) = (&limit_key, &group) {
+            return Err(out_of_range("limit_key", key.clone(), "only of a job with a group"));
         }
         let headers = check_headers(&headers, index)?;
         let attributes = check_attributes(attributes.0, index)?;
@@ -414,6 +431,7 @@ impl NewJob {
         Ok(CheckedJob {
             queue,
             group,
+            limit_key,
             content,
             delay,
             run_at,
@@ -514,6 +532,7 @@ fn check_attributes(
 pub(crate) struct CheckedJob {
     pub(crate) queue: String,
     pub(crate) group: Option<String>,
+    pub(crate) limit_key: Option<String>,
     pub(crate) content: JobData,
     pub(crate) delay: Option<Duration>,
     pub(crate) run_at: Option<DateTime<Utc>>,
@@ -548,6 +567,9 @@ mod tests {
         assert!(bad(NewJob::new("", &1)).is_err());
         let nul = Map::from_iter([(String::from("a"), Value::from("\0"))]);
         assert!(bad(job().attributes(nul)).is_err_and(|e| e.contains("attributes of job 3")));
+        let alone = job().limit_key("tenant-7");
+        assert!(bad(alone).is_err_and(|e| e.contains("limit_key of job 3")));
+        assert!(job().group("g").limit_key("tenant-7").check(None, 100).is_ok());
         assert!(bad(job().priority(10)).is_err_and(|e| e.contains("priority of job 3")));
         assert!(bad(job().lease(MS)).is_err_and(|e| e.contains("lease of job 3")));
         assert!(bad(job().time_to_live(Duration::ZERO)).is_err_and(|e| e.contains("time_to_live")));

@@ -28,6 +28,8 @@ pub struct QueueOverview {
     pub oldest_due: Option<DateTime<Utc>>,
     /// The limit of jobs in flight over the whole fleet.
     pub in_flight_limit: Option<u32>,
+    /// How many groups run at once for each limit key, over the whole fleet.
+    pub limit_per_key: Option<u32>,
     /// How many jobs may start in a time, over the whole fleet.
     pub rate: Option<Rate>,
     /// Where its jobs go that are out of attempts; `None`: they stay.
@@ -85,6 +87,8 @@ pub struct GroupCounts {
     pub lapsed: BoundedCount,
     /// Their next job is not due yet.
     pub resting: BoundedCount,
+    /// They wait for a slot of their limit key.
+    pub gated: BoundedCount,
     /// Halted by a job that failed.
     pub halted: BoundedCount,
     /// Paused by an operator, or rests because a job asked for it.
@@ -110,6 +114,8 @@ pub enum GroupState {
     Paused,
     /// Its next job is not due yet: delayed, or waiting for a retry.
     Resting,
+    /// As many groups with the limit key of its next job run as may.
+    Gated,
     /// Its next job could begin now, if a slot was free.
     Ready,
     /// It has parked jobs, and no others.
@@ -127,6 +133,7 @@ impl GroupState {
             Self::Halted => "halted",
             Self::Paused => "paused",
             Self::Resting => "resting",
+            Self::Gated => "gated",
             Self::Ready => "ready",
             Self::Parked => "parked",
             Self::Idle => "idle",
@@ -141,6 +148,7 @@ impl GroupState {
             Self::Halted,
             Self::Paused,
             Self::Resting,
+            Self::Gated,
             Self::Ready,
             Self::Parked,
             Self::Idle,

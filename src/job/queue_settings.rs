@@ -27,6 +27,7 @@ pub struct QueueSettings {
     dedup_scope: Option<DedupScope>,
     dedup_by_content: Option<bool>,
     in_flight_limit: Change<u32>,
+    limit_per_key: Change<u32>,
     rate: Change<Rate>,
     group_spacing: Change<Duration>,
     max_attempts: Change<u32>,
@@ -79,6 +80,8 @@ pub struct StoredQueueSettings {
     pub dedup_by_content: bool,
     /// The limit of jobs in flight over the whole fleet; `None`: no limit.
     pub in_flight_limit: Option<u32>,
+    /// How many groups run at once for each limit key, over the whole fleet; `None`: no limit.
+    pub limit_per_key: Option<u32>,
     /// How many jobs may start in a time, over the whole fleet; `None`: any number.
     pub rate: Option<Rate>,
     /// The time from a start of a group to its next one; `None`: no time. In JSON: seconds.
@@ -118,6 +121,7 @@ impl QueueSettings {
             dedup_scope: None,
             dedup_by_content: None,
             in_flight_limit: None,
+            limit_per_key: None,
             rate: None,
             group_spacing: None,
             max_attempts: None,
@@ -165,6 +169,21 @@ impl QueueSettings {
     /// limit stops no running job.
     pub fn in_flight_limit(mut self, limit: impl Into<Option<u32>>) -> Self {
         self.in_flight_limit = Some(limit.into());
+        self
+    }
+
+    /// Limits the groups that run at once for each limit key ([`NewJob::limit_key`]), over the whole
+    /// fleet, of processors and receivers: 4 jobs of each tenant, say, whose accounts are the
+    /// groups. 1 or more; default no limit.
+    ///
+    /// A group whose key has no slot sleeps, and keeps nobody waiting: the end of another one wakes
+    /// it, in the order in which they came. It counts from its claim until its turn ends, also if
+    /// its worker has died. Jobs that a receiver has of one group count as one. A lower limit stops
+    /// no running job. Claims that began before the first limit was set are not counted.
+    ///
+    /// [`NewJob::limit_key`]: crate::NewJob::limit_key
+    pub fn limit_per_key(mut self, limit: impl Into<Option<u32>>) -> Self {
+        self.limit_per_key = Some(limit.into());
         self
     }
 
@@ -254,6 +273,7 @@ impl QueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit,
+            limit_per_key,
             rate,
             group_spacing,
             max_attempts,
@@ -299,6 +319,7 @@ impl QueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit: count("in_flight_limit", in_flight_limit)?,
+            limit_per_key: count("limit_per_key", limit_per_key)?,
             rate: rate.map(StoredRate::from),
             group_spacing: time("group_spacing", group_spacing, shortest, "1 ms to 100 years")?,
             max_attempts: count("max_attempts", max_attempts)?,
@@ -326,6 +347,8 @@ pub(crate) struct SettingsDocument {
     dedup_by_content: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight_limit: Change<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_per_key: Change<u32>,
     #[serde(flatten)]
     rate: Option<StoredRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -352,6 +375,7 @@ impl From<SettingsDocument> for StoredQueueSettings {
             dedup_scope,
             dedup_by_content,
             in_flight_limit,
+            limit_per_key,
             rate,
             group_spacing,
             max_attempts,
@@ -368,6 +392,7 @@ impl From<SettingsDocument> for StoredQueueSettings {
             dedup_scope: dedup_scope.unwrap_or_default(),
             dedup_by_content: dedup_by_content.unwrap_or_default(),
             in_flight_limit: in_flight_limit.flatten(),
+            limit_per_key: limit_per_key.flatten(),
             rate: rate.and_then(StoredRate::rate),
             group_spacing: time(group_spacing),
             max_attempts: max_attempts.flatten(),

@@ -222,6 +222,7 @@ fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
     let CheckedJob {
         queue: _,
         group: _,
+        limit_key,
         content,
         delay,
         run_at,
@@ -263,6 +264,7 @@ fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
         ("max_attempts", max_attempts.map(Value::from)),
         ("timeout_ms", timeout_ms.map(Value::from)),
         ("lease_ms", lease_ms.map(Value::from)),
+        ("limit_key", limit_key.map(Value::from)),
         ("name", name.map(Value::from)),
         ("reference", reference.map(Value::from)),
         ("headers", read(headers)),

@@ -135,6 +135,17 @@ impl fmt::Display for Reason {
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
+            Self::AtKeyLimit { key, taken, limit, seconds, before } => {
+                write!(f, "has waited for {} for a slot of limit key {key:?}", in_words(*seconds))?;
+                if let Some(limit) = limit {
+                    write!(f, " ({taken} of {limit} are taken)")?;
+                }
+                match before.count {
+                    0 => f.write_str(", and no other group waits before it"),
+                    1 => f.write_str(", and 1 group waits before it"),
+                    _ => write!(f, ", and {before} groups wait before it"),
+                }
+            }
             Self::AtRate { rate, until } => write!(
                 f,
                 "waits until {} because its queue starts {rate} at most",

@@ -73,7 +73,7 @@ pub(crate) struct ClaimAnswer {
     pub(crate) found_at: ScanStart,
     /// Whether flags behind that place have not been read.
     pub(crate) unread: Option<Unread>,
-    /// The queue has a limit in flight or a rate; `None`: it did not look.
+    /// The queue has a limit or a rate; `None`: it did not look.
     pub(crate) limited: Option<bool>,
 }
 

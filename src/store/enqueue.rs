@@ -60,7 +60,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
 }
 
 /// The jobs as they were given.
-const INPUT: [(u8, &str, &str); 19] = [
+const INPUT: [(u8, &str, &str); 20] = [
     (1, "queue", "text"),
     (2, "group_id", "text"),
     (3, "data", "text"),
@@ -80,13 +80,14 @@ const INPUT: [(u8, &str, &str); 19] = [
     (17, "by_content", "bool"),
     (18, "headers", "text"),
     (19, "attributes", "text"),
+    (20, "limit_key", "text"),
 ];
 
 /// Each with an id, drawn before anything could change their order: those of duplicates are lost.
 fn input(names: &Names, many: bool) -> SelectStatement {
     let rows = if many {
         rows_of(&INPUT.map(|(n, name, _)| (n, name)))
-            .expr_as(sql("unnest(?20)"), "leads")
+            .expr_as(sql("unnest(?21)"), "leads")
             .expr_as(sql("generate_subscripts(?1, 1)"), "place")
             .to_owned()
     } else {
@@ -129,6 +130,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
                 "i.lease_ms",
                 "i.headers",
                 "i.attributes",
+                "i.limit_key",
             ]
             .map(sql),
         )
@@ -172,7 +174,7 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
 }
 
 /// The columns that are inserted, and their values.
-const COLUMNS: [(&str, &str); 17] = [
+const COLUMNS: [(&str, &str); 18] = [
     ("id", "id"),
     ("queue", "queue"),
     ("group_id", "group_id"),
@@ -190,6 +192,7 @@ const COLUMNS: [(&str, &str); 17] = [
     ("dedup_id", "dedup_id"),
     ("headers", "headers::jsonb"),
     ("attributes", "attributes::jsonb"),
+    ("limit_key", "limit_key"),
 ];
 
 fn rows(many: bool) -> SelectStatement {
@@ -228,7 +231,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?21, queue))"))
+        .expr(sql("count(pg_notify(?22, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
@@ -240,7 +243,7 @@ fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?20, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?21, queue) end"
     ))
 }
 
@@ -298,6 +301,7 @@ fn bind_many(
         .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
         .bind(column(jobs, |job| job.headers.take()))
         .bind(column(jobs, |job| job.attributes.take()))
+        .bind(column(jobs, |job| job.limit_key.take()))
         .bind(leads)
 }
 
@@ -342,6 +346,7 @@ fn bind_one(
         .bind(job.dedup_by_content)
         .bind(job.headers)
         .bind(job.attributes)
+        .bind(job.limit_key)
 }
 
 /// Checks everything that needs no database. `index` is the job's position in a call for several.

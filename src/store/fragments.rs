@@ -19,9 +19,14 @@ pub(crate) const RESTART_GRACE: Duration = Duration::from_secs(15);
 /// nothing starves.
 pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
-/// The assignments that free a group's row.
-pub(crate) const FREE_GROUP: &str = "claim = null, job_id = null, suspect = null, \
+/// The assignments that end the claim on a group's row. It keeps the slot of its limit key.
+pub(crate) const END_CLAIM: &str = "claim = null, job_id = null, suspect = null, \
      claimed_by = null, started_at = null, batch = null";
+
+/// The assignments that free a group's row. The caller has passed its slot on: `free_slots`.
+pub(crate) fn free_group() -> String {
+    format!("{END_CLAIM}, limit_key = null")
+}
 
 /// The jobs that the claim on the row of this alias names.
 pub(crate) fn claimed_jobs(alias: &str) -> String {

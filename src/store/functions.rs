@@ -21,9 +21,9 @@ use crate::job::rate::Rate;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::fragments::{
-    CANCELLED, CLAIMED, FLAG_AT, FREE_GROUP, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST,
-    PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
-    claimed_count, claimed_jobs, disposition, lapsed, over, paused, requeued,
+    CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST, PRIORITY_AGING,
+    QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments, claimed_count,
+    claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -57,6 +57,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/aging.sql"),
     include_str!("../../sql/functions/claim.sql"),
     include_str!("../../sql/functions/hold.sql"),
+    include_str!("../../sql/functions/limit_key.sql"),
     include_str!("../../sql/functions/settle.sql"),
     include_str!("../../sql/functions/presence.sql"),
     include_str!("../../sql/functions/progress.sql"),
@@ -138,7 +139,7 @@ fn constants() -> [(&'static str, String); 59] {
         ("{lost}", quoted(LOST)),
         ("{job_bytes}", JOB_BYTES.into()),
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
-        ("{free_group}", FREE_GROUP.into()),
+        ("{free_group}", free_group()),
         ("{free_job}", FREE_JOB.into()),
         ("{requeued}", requeued()),
         ("{queued_again}", QUEUED_AGAIN.into()),

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
 use crate::store::claim::Claim;
-use crate::store::fragments::{CLAIMED, FREE_GROUP, FREE_JOB};
+use crate::store::fragments::{CLAIMED, END_CLAIM, FREE_JOB};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -60,7 +60,8 @@ statements! {
 
     WAKE_OTHERS = |_| "select pg_notify($1, $2)".to_owned();
 
-    /// Frees their groups and puts them before all groups that are ready: there they were.
+    /// Frees their groups and puts them before all groups that are ready: there they were. Each
+    /// keeps its slot.
     GROUPS = |names| names.sql_with(
         "with given as materialized (
             select unnest($2) as claim
@@ -80,7 +81,7 @@ statements! {
             ), clock_timestamp()) - interval '1 us'
         from ours
         where g.ctid = ours.ctid",
-        &[("free", FREE_GROUP)],
+        &[("free", END_CLAIM)],
     );
 }
 

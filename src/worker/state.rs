@@ -43,7 +43,7 @@ pub(crate) struct WorkerState {
     pub(crate) destination: Option<Arc<Destination>>,
     /// True if the last claim left more and took jobs.
     pub(crate) busy: bool,
-    /// True if the queue has a limit in flight or a rate, as far as the last claim saw.
+    /// True if the queue has a limit or a rate, as far as the last claim saw.
     pub(crate) limited: bool,
     /// True if the last claim took all that was due: only a wake-up, or an end that did not drain
     /// its group, calls for a claim.

@@ -74,7 +74,8 @@ impl Worker {
                 Some(ended) = state.slots.join_next() => {
                     let end = state.take_back(ended);
                     self.start_prefetched(state);
-                    if end == TurnEnd::Drained && state.all_taken {
+                    // In a queue with a limit each end may let another group start.
+                    if end == TurnEnd::Drained && state.all_taken && !state.limited {
                         state.keep_spare(self.spares(state));
                         trim_at = trim(state);
                         continue;

@@ -221,7 +221,7 @@ pub(crate) fn bounds(slots: usize) -> ClaimBounds {
 pub(crate) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     let sql = format!(
         "select a.turns::text, seriatim.tidy_flags('{Q}', a.idle, a.resting, 'infinity')::int8 from \
-         seriatim.adopt({TERMS}, ('-infinity', 0, clock_timestamp(), false)::seriatim.flag_range, \
+         seriatim.adopt({TERMS}, ('-infinity', 0, clock_timestamp(), false, null)::seriatim.flag_range, \
          {limit}, clock_timestamp(), 'infinity') a"
     );
     let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(&mut *conn).await.unwrap();
@@ -229,7 +229,8 @@ pub(crate) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     // A younger snapshot than the locks'.
     let sql = format!(
         "select count(*), seriatim.defer_turns({TERMS}, array_agg( \
-         (t.name, t.line, t.head_id, t.ready_at, t.flags, null, null, null, t.head_id, 'run', true, 1, null, null)::seriatim.turn)) \
+         (t.name, t.line, t.head_id, t.ready_at, t.flags, null, null, null, t.head_id, 'run', true, 1, null, null, \
+         null, t.held_key, null)::seriatim.turn)) \
          from unnest($1::seriatim.turn[]) t where t.line is not null or not exists ( \
          select from seriatim.queue_group g where g.queue = '{Q}' and g.group_id = t.name)"
     );

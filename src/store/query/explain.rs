@@ -84,6 +84,8 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         before: count("before")?,
         in_flight: count("in_flight")?,
         limit: row.try_get::<Option<i64>, _>("in_flight_limit")?.map(i64::unsigned_abs),
+        key_taken: count("key_taken")?,
+        limit_per_key: number("limit_per_key")?,
         rate: Rate::stored(row.try_get("rate")?, row.try_get("rate_per_ms")?),
         cancel_requested_at: row.try_get("cancel_requested_at")?,
         unserved: row.try_get("unserved")?,

@@ -38,7 +38,7 @@ statements! {
 const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 28] = [
+const COLUMNS: [&str; 29] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -68,6 +68,7 @@ const COLUMNS: [&str; 28] = [
     "(select jsonb_build_object('percent', p.percent, 'message', p.message, 'at', p.reported_at)
         from {job_progress} p where p.job_id = j.id and p.percent is not null and j.status <> 'succeeded')",
     "(select p.checkpoint_at from {job_progress} p where p.job_id = j.id and j.status <> 'succeeded')",
+    "j.limit_key",
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
@@ -293,6 +294,7 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         id: row.try_get(0)?,
         queue: row.try_get(1)?,
         group: row.try_get(2)?,
+        limit_key: row.try_get(28)?,
         status: status(row.try_get(3)?)?,
         data: readable(row, 4)?.unwrap_or_default(),
         payload: row.try_get(14)?,

@@ -33,6 +33,8 @@ statements! {
     PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
         order by s.paused_at limit $2");
     RESTING = |names| details(names, RESTING_SQL);
+    GATED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.gated_by is not null
+        order by g.gated_by, g.gated_at limit $2");
     READY = |names| details(names, READY_SQL);
     PARKED = |names| details(names, PARKED_SQL);
     ANY = |names| details(names, ANY_SQL);
@@ -105,6 +107,8 @@ const ANY_SQL: &str = "
     union
     (select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null order by g.halted_at limit $2)
     union
+    (select g.group_id from {queue_group} g where g.queue = $1 and g.gated_by is not null limit $2)
+    union
     (select s.group_id from {group_setting} s where s.queue = $1 and {paused} limit $2)
     union
     (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged
@@ -116,7 +120,7 @@ fn queues(names: &Names) -> String {
           queued, delayed, started, parked, failed,
           ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
           served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since,
-          rate, rate_per_ms, rested_by
+          rate, rate_per_ms, rested_by, limit_per_key, gated_groups
         from {queue_overview}($1)",
     )
 }
@@ -177,6 +181,7 @@ impl Store {
             Some(GroupState::Halted) => &HALTED,
             Some(GroupState::Paused) => &PAUSED,
             Some(GroupState::Resting) => &RESTING,
+            Some(GroupState::Gated) => &GATED,
             Some(GroupState::Ready) => &READY,
             Some(GroupState::Parked) => &PARKED,
             // Nothing lists groups that have nothing.
@@ -258,6 +263,9 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
         in_flight_limit: row
             .try_get::<Option<i32>, _>(4)?
             .and_then(|limit| u32::try_from(limit).ok()),
+        limit_per_key: row
+            .try_get::<Option<i32>, _>(27)?
+            .and_then(|limit| u32::try_from(limit).ok()),
         rate: Rate::stored(row.try_get(24)?, row.try_get(25)?),
         dead_letter_queue: row.try_get(19)?,
         dead_letters_of: row.try_get(20)?,
@@ -274,6 +282,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             running: count(12)?,
             lapsed: count(21)?,
             resting: count(13)?,
+            gated: count(28)?,
             halted: count(14)?,
             paused: count(15)?,
             parked: count(16)?,

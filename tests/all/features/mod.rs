@@ -20,6 +20,7 @@ mod in_flight;
 mod job_settings;
 mod lease_hold;
 mod leased_turns;
+mod limit_keys;
 mod out_of_attempts;
 mod outcomes;
 mod parking;

@@ -272,6 +272,16 @@ async fn many_sleeping_groups_hide_no_idle_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_groups_of_a_full_limit_key_hide_no_idle_one() {
+    let holder = "insert into seriatim.queue (name, limit_per_key) values ('q', 1); \
+        insert into seriatim.job (queue, group_id, data, limit_key) values ('q', 'holder', '1', 't'); \
+        insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, started_at, limit_key) \
+        select queue, group_id, now() + interval '1 h', id, gen_random_uuid(), id, now(), 't' from seriatim.job;";
+    let keyed = "update seriatim.job set limit_key = 't' where group_id <> 'middle';";
+    cannot_start(holder, keyed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_heads_that_one_transaction_has_locked_hide_no_idle_group() {
     for in_line in [false, true] {
         let database = database().await;

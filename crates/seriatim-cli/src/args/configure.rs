@@ -14,6 +14,10 @@ pub(crate) struct Configure {
     /// The most jobs in flight over the whole fleet, or `default`: no limit.
     #[arg(long, value_name = "JOBS")]
     pub(crate) in_flight_limit: Option<OrDefault<u32>>,
+    /// The most groups that run at once for each limit key over the whole fleet, or `default`: no
+    /// limit.
+    #[arg(long, value_name = "GROUPS")]
+    pub(crate) limit_per_key: Option<OrDefault<u32>>,
     /// How many jobs may start in a time over the whole fleet, as 10/s, 600/min, 5/15s or 100/h; or
     /// `default`: any number.
     #[arg(long, value_name = "JOBS/TIME")]
@@ -66,6 +70,7 @@ impl Configure {
         let Self {
             queue: _,
             in_flight_limit,
+            limit_per_key,
             rate,
             rate_burst: _,
             group_spacing,
@@ -81,6 +86,7 @@ impl Configure {
             strict_visibility,
         } = self;
         in_flight_limit.is_some()
+            || limit_per_key.is_some()
             || rate.is_some()
             || group_spacing.is_some()
             || delay.is_some()

@@ -13,6 +13,9 @@ pub(crate) struct Enqueue {
     /// The group.
     #[arg(long)]
     pub(crate) group: Option<String>,
+    /// Its limit key: so many groups with one key run at once as the queue's `limit-per-key` says.
+    #[arg(long, requires = "group")]
+    pub(crate) limit_key: Option<String>,
     /// The data: JSON, `@FILE`, or `-` for standard input.
     #[arg(long, default_value = "null", value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
     pub(crate) data: String,

@@ -42,6 +42,7 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     let Configure {
         queue,
         in_flight_limit,
+        limit_per_key,
         rate,
         rate_burst,
         group_spacing,
@@ -61,6 +62,9 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
     let mut changes = false;
     if let Some(limit) = in_flight_limit {
         (settings, changes) = (settings.in_flight_limit(limit.into_option()), true);
+    }
+    if let Some(limit) = limit_per_key {
+        (settings, changes) = (settings.limit_per_key(limit.into_option()), true);
     }
     if let Some(rate) = rate {
         let rate = rate.into_option().map(|rate| rate.0);
@@ -113,10 +117,11 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
 }
 
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 13] {
+fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 14] {
     let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
     [
         ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
+        ("limit per key", or(stored.limit_per_key.map(|limit| limit.to_string()), "none")),
         ("rate", or(stored.rate.map(|rate| rate.to_string()), "none")),
         ("group spacing", or(stored.group_spacing.map(in_words), "none")),
         ("delay", or(stored.delay.map(in_words), "none")),

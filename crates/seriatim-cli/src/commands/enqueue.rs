@@ -37,6 +37,7 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
     let Enqueue {
         queue,
         group,
+        limit_key,
         data,
         name,
         reference,
@@ -49,6 +50,9 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
     let mut job = NewJob::new(queue, &read(&data)?);
     if let Some(group) = group {
         job = job.group(group);
+    }
+    if let Some(key) = limit_key {
+        job = job.limit_key(key);
     }
     if let Some(name) = name {
         job = job.name(name);

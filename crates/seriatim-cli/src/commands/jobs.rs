@@ -82,6 +82,7 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("queue", Some(job.queue.clone())),
         ("failed in", job.moved_from.clone()),
         ("group", job.group.clone()),
+        ("limit key", job.limit_key.clone()),
         ("status", Some(job.status.to_string())),
         ("name", job.name.clone()),
         ("reference", job.reference.clone()),

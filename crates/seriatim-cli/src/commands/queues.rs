@@ -44,6 +44,7 @@ fn groups(groups: &GroupCounts) -> String {
         (groups.running, "running"),
         (groups.lapsed, "lapsed"),
         (groups.resting, "resting"),
+        (groups.gated, "gated"),
         (groups.halted, "halted"),
         (groups.paused, "paused"),
         (groups.parked, "parked"),
@@ -80,6 +81,9 @@ fn note(queue: &QueueOverview) -> String {
     }
     if let Some(limit) = queue.in_flight_limit {
         notes.push(format!("at most {limit} in flight"));
+    }
+    if let Some(limit) = queue.limit_per_key {
+        notes.push(format!("at most {limit} groups for each limit key"));
     }
     if let Some(rate) = queue.rate {
         notes.push(format!("starts {rate} at most"));

@@ -139,8 +139,13 @@ impl<'a> Buttons<'a> {
     ) -> Self {
         let of = || (queue.to_owned(), overview.group.clone());
         self.head(queue, overview, next);
-        let waits =
-            [GroupState::Ready, GroupState::Resting, GroupState::Paused, GroupState::Halted];
+        let waits = [
+            GroupState::Ready,
+            GroupState::Resting,
+            GroupState::Gated,
+            GroupState::Paused,
+            GroupState::Halted,
+        ];
         if overview.depth.count > 0 && waits.contains(&overview.state) {
             let (queue, group) = of();
             self.add(&Action::Park { queue, group });
@@ -174,7 +179,10 @@ impl<'a> Buttons<'a> {
                 self.add(&Action::Abort { job: head });
             }
             (
-                state @ (GroupState::Ready | GroupState::Resting | GroupState::Paused),
+                state @ (GroupState::Ready
+                | GroupState::Resting
+                | GroupState::Gated
+                | GroupState::Paused),
                 _,
                 Some(head),
             ) => {

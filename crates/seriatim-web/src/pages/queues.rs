@@ -64,6 +64,7 @@ pub(crate) struct QueueRow {
     /// Since when it has had due work that no living processor or receiver serves.
     pub(crate) unserved: Option<When>,
     pub(crate) limit: Option<u32>,
+    pub(crate) limit_per_key: Option<u32>,
     pub(crate) rate: Option<Rate>,
     pub(crate) buttons: Vec<Button>,
 }
@@ -98,6 +99,7 @@ impl QueueRow {
                 counted("lapsed", groups.lapsed),
                 counted("ready", groups.ready),
                 counted("resting", groups.resting),
+                counted("gated", groups.gated),
                 counted("halted", groups.halted),
                 counted("paused", groups.paused),
                 counted("parked", groups.parked),
@@ -111,6 +113,7 @@ impl QueueRow {
             ],
             oldest: queue.oldest_due.map(When::new),
             limit: queue.in_flight_limit,
+            limit_per_key: queue.limit_per_key,
             rate: queue.rate,
             buttons: buttons.made(),
         }
