@@ -148,8 +148,8 @@ $$;
 --
 -- Words: running, claimed, suspected, lapsed, locked, behind, not_due, halted, parking,
 -- group_paused, queue_paused, spaced, at_key_limit, at_limit, at_rate, waits_for_turn, not_adopted,
--- stranded, expired, dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim before a
--- wait; of waits, the strongest. A dead letter is one only where no processor serves its
+-- stranded, expired, dead_letter, parked, ended, nothing. A halt comes before a claim, and a claim
+-- before a wait; of waits, the strongest. A dead letter is one only where no processor serves its
 -- dead-letter queue.
 create or replace function subject_reasons(facts record, out reason text, out head_reason text)
 language plpgsql stable as $$

@@ -112,7 +112,8 @@ begin
         and (j.group_id is null or j.flagged) and j.run_at <= until_at and j.run_at >= behind.ungrouped_at
       order by j.run_at limit 1) is not null,
     (select case when {paused_q} then 'paused'
-        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms, q.limit_per_key) is not null then 'limited' end
+        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms, q.limit_per_key) is not null
+          then 'limited' end
       from {schema}.queue q where q.name = terms.queue)
     into ungrouped_at, groups_at, flags_at, lapsed, aging, bound;
 end $$;

@@ -11,7 +11,7 @@
 -- slots, and the end of each of these is appended when it commits.
 
 -- Locks a limit key until the commit. Returns whether it did, in up to `tries`, one a millisecond:
--- another claim may have it, for a few milliseconds, or as long as a receiver's transaction is open.
+-- another claim may have it, for a few milliseconds, or while a receiver's transaction is open.
 --
 -- The lock is a row of `adoption_lock`, as for new groups. Some keys and groups have the same one.
 --
@@ -90,8 +90,8 @@ begin
 end $$;
 
 -- Appends a slot for each key that groups of a queue wait for, as its limit has changed, and wakes
--- workers. A claim that counted by the limit of before may gate a group behind this: the ends of the
--- others wake it.
+-- workers. A claim that counted by the limit of before may gate a group behind this: the ends of
+-- the others wake it.
 create or replace function {schema}.free_gated(of_queue text) returns void
 language sql volatile as $$
   with recursive gated(key) as (

@@ -128,7 +128,8 @@ begin
   last := false;
   filled := false;
   if scan.part = 'flags' then
-    adoption := {schema}.adopt(terms, row(scan.flags_at, scan.flags_id, until_at, true, scan.full_keys)::{schema}.flag_range,
+    adoption := {schema}.adopt(terms,
+      row(scan.flags_at, scan.flags_id, until_at, true, scan.full_keys)::{schema}.flag_range,
       least(case when scan.together then scan.page else want end, 256), until_at, scan.read_until);
     turns := adoption.turns;
     return;
@@ -159,7 +160,8 @@ begin
   if adopts then
     at := clock_timestamp();
     adoption := {schema}.adopt(terms, row(scan.flags_at, scan.flags_id,
-      case when terms.group_id is null then scan.rows_until else until_at end, false, null)::{schema}.flag_range,
+        case when terms.group_id is null then scan.rows_until else until_at end, false,
+        null)::{schema}.flag_range,
       least(scan.page, 256), until_at, scan.read_until);
     if adoption.crowded then
       -- Flags that call for nothing are read past, like dead rows.

@@ -2,10 +2,10 @@
 -- of the old ids, and so a place at the end of its group. The old job ends as cancelled, and its
 -- error names the new one.
 --
--- Kept are group, limit key, data, payload, headers, attributes, name, reference, priority, times, limits and
--- the age. The attempts begin anew. A deduplication id counts in the new queue from now on: a job
--- that would be a duplicate there stays where it is (`duplicates`). Left out are also jobs that are
--- not queued, are in the new queue already, or are locked.
+-- Kept are group, limit key, data, payload, headers, attributes, name, reference, priority, times,
+-- limits and the age. The attempts begin anew. A deduplication id counts in the new queue from now
+-- on: a job that would be a duplicate there stays where it is (`duplicates`). Left out are also
+-- jobs that are not queued, are in the new queue already, or are locked.
 --
 -- `left_behind`: unfinished jobs of their groups that come before a moved one, and stay; counted up
 -- to 1,000 of each group.

@@ -165,8 +165,8 @@ begin
     dedup_by_content = coalesce(
       setting_word('dedup_by_content', wanted->>'dedup_by_content', '{true,false}')::boolean, false),
     in_flight_limit = setting_number('in_flight_limit', wanted->>'in_flight_limit'),
-    limit_per_key = case when keyed then coalesce(setting_number('limit_per_key', wanted->>'limit_per_key'), 0)
-      else setting_number('limit_per_key', wanted->>'limit_per_key') end,
+    limit_per_key = coalesce(setting_number('limit_per_key', wanted->>'limit_per_key'),
+      case when keyed then 0 end),
     max_attempts = setting_number('max_attempts', wanted->>'max_attempts'),
     backoff_ms = setting_ms('backoff', wanted->>'backoff', '0'),
     backoff_cap_ms = setting_ms('backoff_cap', wanted->>'backoff_cap', '0'),

@@ -42,7 +42,8 @@ begin
     into lines, priorities, spaced, drained, queues, keys, received
   from unnest(tokens, ended) c(claim, ended)
   join lateral (
-    select g.ctid, g.queue, g.group_id, g.head_id, g.limit_key, g.claimed_by, case when g.spaced_until is not null then coalesce(
+    select g.ctid, g.queue, g.group_id, g.head_id, g.limit_key, g.claimed_by,
+      case when g.spaced_until is not null then coalesce(
         -- Its handler began behind the claim, by as much as the spacing is longer.
         (select j.last_started_at from {schema}.job j where j.id = g.job_id)
           + (g.spaced_until - g.started_at), g.spaced_until) end as spaced_until

@@ -3,8 +3,8 @@
 -- Starts up to `slots` heads, and jobs behind them (`follow`). Together they have at most `bytes`
 -- of data, or are one job. Returns the claimed jobs in the order of their turns: behind each head,
 -- which has a token, come its followers, without one. `turns` are now those that are to be
--- deferred: so are those whose limit key has no slot (`full_keys`). `more`: others are left for want of slots or
--- bytes.
+-- deferred: so are those whose limit key has no slot (`full_keys`). `more`: others are left for
+-- want of slots or bytes.
 --
 -- The group's row names the jobs, which are locked and not written. Its commit is the attempt, and
 -- comes before the handler (P9): a take-over of the claim counts it. The token is random, and
@@ -129,10 +129,10 @@ end $$;
 -- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job
 -- loses nothing if its worker dies before it comes to run. One whose attempts are limited to 1
 -- would, under a lease. One that expires is left to a claim of its own, which alone sees that it
--- did. One with another limit key needs a slot of its own. The first that cannot be had ends the line. A receiver gives them out now: its followers may
--- have been begun before, and may expire; only a claim that it takes over comes alone. Not if its
--- queue has strict visibility, and the group is not paused: there the end of a visibility is no
--- sign of death.
+-- did. One with another limit key needs a slot of its own. The first that cannot be had ends the
+-- line. A receiver gives them out now: its followers may have been begun before, and may expire;
+-- only a claim that it takes over comes alone. Not if its queue has strict visibility, and the
+-- group is not paused: there the end of a visibility is no sign of death.
 --
 -- Locks: followers NO KEY UPDATE, skips.
 create or replace function {schema}.follow(terms {schema}.claim_terms, limits {schema}.claim_limits,

@@ -172,9 +172,9 @@ impl QueueSettings {
         self
     }
 
-    /// Limits the groups that run at once for each limit key ([`NewJob::limit_key`]), over the whole
-    /// fleet, of processors and receivers: 4 jobs of each tenant, say, whose accounts are the
-    /// groups. 1 or more; default no limit.
+    /// Limits the groups that run at once for each limit key ([`NewJob::limit_key`]), over the
+    /// whole fleet, of processors and receivers: 4 jobs of each tenant, say, whose accounts are
+    /// the groups. 1 or more; default no limit.
     ///
     /// A group whose key has no slot sleeps, and keeps nobody waiting: the end of another one wakes
     /// it, in the order in which they came. It counts from its claim until its turn ends, also if

@@ -1,5 +1,5 @@
-//! So many groups run at once for each limit key, over all processors and receivers, and a slot that
-//! comes free is taken at once.
+//! So many groups run at once for each limit key, over all processors and receivers, and a slot
+//! that comes free is taken at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
