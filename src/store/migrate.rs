@@ -39,7 +39,7 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
     step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
@@ -61,6 +61,7 @@ const STEPS: [Step; 16] = [
     step(14, "rates", include_str!("../../migrations/0014_rates.sql"), 10),
     step(15, "progress", include_str!("../../migrations/0015_progress.sql"), 10),
     step(16, "rests", include_str!("../../migrations/0016_rests.sql"), 10),
+    step(17, "batches", include_str!("../../migrations/0017_batches.sql"), 10),
 ];
 
 /// The newest version that this crate knows.

@@ -38,7 +38,7 @@ statements! {
 const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 28] = [
+const COLUMNS: [&str; 29] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -68,6 +68,7 @@ const COLUMNS: [&str; 28] = [
     "(select jsonb_build_object('percent', p.percent, 'message', p.message, 'at', p.reported_at)
         from {job_progress} p where p.job_id = j.id and p.percent is not null and j.status <> 'succeeded')",
     "(select p.checkpoint_at from {job_progress} p where p.job_id = j.id and j.status <> 'succeeded')",
+    "j.batch_id",
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
@@ -314,6 +315,7 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         snoozes: u32::try_from(row.try_get::<i16, _>(25)?).unwrap_or(0),
         progress: row.try_get::<Option<Json<_>>, _>(26)?.map(|progress| progress.0),
         checkpoint_at: row.try_get(27)?,
+        batch: row.try_get(28)?,
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,
