@@ -1,12 +1,13 @@
 //! Ends of a batch's jobs, joins, seals and looks, step by step: one follow-up, and none too early.
 
+use sqlx::error::DatabaseError;
 use sqlx::{Connection, PgConnection};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::{Q, begin, commit, number, pid, rollback, run};
 use crate::interleavings::support::steps::succeeded;
 use crate::store::Claim;
-use crate::{BatchEnd, Client, EnqueueError, NewBatch, NewJob};
+use crate::{BatchEnd, Client, EnqueueError, Enqueued, NewBatch, NewJob};
 
 /// Looks at what is due; returns how many follow-ups it enqueued.
 const LOOK: &str = "select count(*) from seriatim.end_batches() e where e.state = 'ended'";
@@ -19,7 +20,7 @@ async fn opened(conn: &mut PgConnection) -> i64 {
 
 async fn join(conn: &mut PgConnection, batch: i64, group: &str) -> Result<i64, EnqueueError> {
     let job = NewJob::new(Q, &1).group(group).batch(batch);
-    Client::default().enqueue(conn, job).await.map(|job| job.id())
+    Client::default().enqueue(conn, job).await.map(Enqueued::id)
 }
 
 async fn seal(conn: &mut PgConnection, batch: i64) -> bool {
@@ -235,7 +236,7 @@ async fn a_join_whose_snapshot_is_older_than_the_end_is_refused() {
                 assert_eq!(ends, wrong, "of a batch that has ended");
             }
             Err(EnqueueError::Database(late)) => {
-                let code = late.as_database_error().and_then(|error| error.code());
+                let code = late.as_database_error().and_then(DatabaseError::code);
                 assert_eq!((ends, wrong, code.as_deref()), (true, false, Some("40001")), "{late}");
                 run(&mut joins, "rollback").await;
             }
