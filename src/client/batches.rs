@@ -80,7 +80,8 @@ impl Client {
     /// the first on, or behind the job `after`. 1,000 are listed at most. The follow-up calls it
     /// with [`ActiveJob::ended_batch`](crate::ActiveJob::ended_batch).
     ///
-    /// Results are kept with the batch, whatever the retention of their jobs.
+    /// Results are kept with the batch, whatever the retention of their jobs. A client
+    /// [without data](Self::without_data) gets none.
     ///
     /// # Errors
     /// [`BatchError::Database`].
@@ -90,7 +91,7 @@ impl Client {
         batch: i64,
         after: Option<i64>,
     ) -> Result<Vec<BatchJob>, BatchError> {
-        Ok(self.store.batch_jobs(executor, batch, after, JOBS).await?)
+        Ok(self.store.batch_jobs(executor, batch, after, JOBS, self.without_data).await?)
     }
 
     /// Ends the batches whose jobs have ended, as processors with maintenance do: for a database

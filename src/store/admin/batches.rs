@@ -28,6 +28,14 @@ statements! {
         "select b.job, b.queue, b.group_id, b.status, b.result, b.ended_at, b.error
         from {batch_jobs}($1, $2, $3) b",
     );
+    /// The same without results. It takes no right to those columns.
+    BARE_JOBS = |names| names.sql(
+        "select e.job_id, e.queue, e.group_id, e.status::text, null::jsonb, e.ended_at,
+          case when e.status <> 'succeeded' then j.error->>'message' end
+        from {batch_end} e left join {job} j on j.id = e.job_id
+        where e.batch_id = $1 and ($2::bigint is null or e.job_id > $2)
+        order by e.batch_id, e.job_id limit $3",
+    );
 }
 
 /// A batch that was looked at, and does not run any more.
@@ -140,15 +148,18 @@ impl Store {
         list.fetch_all(executor).await?.iter().map(stored).collect()
     }
 
-    /// Returns how jobs of a batch have ended, from behind a job on. Locks nothing.
+    /// Returns how jobs of a batch have ended, from behind a job on; with their results, unless it
+    /// is `bare`. Locks nothing.
     pub(crate) async fn batch_jobs(
         &self,
         executor: impl PgExecutor<'_>,
         batch: i64,
         after: Option<i64>,
         limit: i32,
+        bare: bool,
     ) -> Result<Vec<BatchJob>, sqlx::Error> {
-        let jobs = self.query(&JOBS).bind(batch).bind(after).bind(limit);
+        let jobs =
+            self.query(if bare { &BARE_JOBS } else { &JOBS }).bind(batch).bind(after).bind(limit);
         let rows = jobs.fetch_all(executor).await?;
         rows.iter()
             .map(|row| {

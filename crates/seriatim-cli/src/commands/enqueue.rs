@@ -45,6 +45,7 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
         priority,
         max_attempts,
         dedup_id,
+        batch,
     } = enqueue;
     let mut job = NewJob::new(queue, &read(&data)?);
     if let Some(group) = group {
@@ -70,6 +71,9 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
     }
     if let Some(id) = dedup_id {
         job = job.dedup_id(id);
+    }
+    if let Some(batch) = batch {
+        job = job.batch(batch);
     }
     Ok(job)
 }
