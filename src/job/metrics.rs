@@ -38,7 +38,7 @@ pub struct FleetMetrics {
     /// Batches that have not ended; 10,001 means "or more".
     #[serde(default)]
     pub pending_batches: u64,
-    /// Those of them whose jobs have all ended, and have not all succeeded.
+    /// Pending batches whose jobs have all ended, and have not all succeeded.
     #[serde(default)]
     pub failed_batches: u64,
     /// How long the collection took, in seconds.

@@ -527,7 +527,7 @@ async fn a_producer_opens_batches_a_worker_ends_them_and_an_observer_sees_no_dat
     let seen = client.batches(&roles.observer, None, false).await.unwrap();
     assert_eq!(seen.iter().map(|batch| batch.id).collect::<Vec<_>>(), [abandoned, batch]);
     assert_eq!(client.batch(&roles.observer, batch).await.unwrap().unwrap().succeeded.count, 1);
-    let bare = client.clone().without_data();
+    let bare = client.without_data();
     let bare = bare.batch_jobs(&roles.observer, batch, None).await.unwrap();
     assert_eq!((bare.len(), &bare[0].result), (1, &None));
     let data = [

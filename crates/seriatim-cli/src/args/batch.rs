@@ -11,7 +11,7 @@ pub(crate) enum Batch {
         /// Also those that have ended or were abandoned.
         #[arg(long)]
         all: bool,
-        /// Those before this batch: the next page.
+        /// The next page: batches before this one.
         #[arg(long, value_name = "BATCH")]
         before: Option<i64>,
     },
@@ -19,7 +19,7 @@ pub(crate) enum Batch {
     Show {
         /// The batch.
         batch: i64,
-        /// The jobs behind this one: the next page.
+        /// The next page: jobs behind this one.
         #[arg(long, value_name = "JOB")]
         after: Option<i64>,
     },

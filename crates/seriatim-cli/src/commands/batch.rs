@@ -1,7 +1,7 @@
 //! `seriatim batch`: jobs whose end starts a follow-up.
 
 use serde_json::json;
-use seriatim::admin::{self, BatchJob, BatchState};
+use seriatim::admin::{self, BatchState};
 use seriatim::{NewBatch, NewJob};
 use sqlx::PgConnection;
 
@@ -70,12 +70,10 @@ fn none(batch: i64) -> Failure {
 async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), Failure> {
     let mut tx = session.read().await?;
     let shown = session.client.batch(&mut *tx, batch).await?.ok_or_else(|| none(batch))?;
-    // Without what jobs carry, as an observer may see it.
-    let client = session.client.clone().without_data();
-    let jobs = client.batch_jobs(&mut *tx, batch, after).await?;
+    let jobs = session.client.batch_jobs(&mut *tx, batch, after).await?;
     if session.json() {
         json_line(&shown)?;
-        return jobs.iter().try_for_each(|job| json_line(&without_result(job)?));
+        return jobs.iter().try_for_each(json_line);
     }
     line(&shown.to_string())?;
     let verb = match shown.state {
@@ -102,15 +100,6 @@ async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), F
         ]);
     }
     table.print()
-}
-
-/// A job as JSON, without what it carries.
-fn without_result(job: &BatchJob) -> Result<serde_json::Value, Failure> {
-    let mut value = serde_json::to_value(job)?;
-    if let serde_json::Value::Object(fields) = &mut value {
-        fields.remove("result");
-    }
-    Ok(value)
 }
 
 async fn open(session: &Session, open: &OpenBatch) -> Result<(), Failure> {
