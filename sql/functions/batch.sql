@@ -204,7 +204,7 @@ begin
 end $$;
 
 -- Returns batches, the newest first: the one of an id, or up to `n` (100 at most) below `before`.
--- Numbers are counted up to 10,001.
+-- Numbers are counted up to 10,001, or in a list to 1,001.
 --
 -- `state` is open (not sealed), running (jobs are unfinished), failed (all have ended, and the
 -- follow-up would start if all had succeeded), refused (the follow-up could not be enqueued),
@@ -227,19 +227,21 @@ set jit = off as $$
       when b.starts_when = 'all_succeeded' and counted.unsuccessful > 0 then 'failed'
       else 'ending' end,
     b.refused, counted.*
-  from batch b cross join lateral (
+  from batch b
+  cross join (select case when batches.batch is null then 1001 else {count_limit} end as bound) of
+  cross join lateral (
     select (select count(*) from (
         select from job j where j.batch_id = b.id and j.finished_at is null and j.moved_from is null
-        limit {count_limit}) c) as unfinished,
+        limit bound) c) as unfinished,
       (select count(*) from (
-        select from batch_end e where e.batch_id = b.id and e.status = 'succeeded' limit {count_limit}) c)
+        select from batch_end e where e.batch_id = b.id and e.status = 'succeeded' limit bound) c)
         as succeeded,
       (select count(*) from (
         select from batch_end e
         where e.batch_id = b.id and e.status <> 'succeeded' and (
           select j.id from job j
           where j.id = e.job_id and j.finished_at is null and j.moved_from is null) is null
-        limit {count_limit}) c) as unsuccessful) counted
+        limit bound) c) as unsuccessful) counted
   where (batches.batch is null or b.id = batches.batch) and (before is null or b.id < before)
     and (not pending or b.ended_at is null)
   order by b.id desc limit least(batches.n, 100)

@@ -36,7 +36,8 @@ impl Client {
     /// at once. Returns false if it was sealed already.
     ///
     /// It does not wait for transactions that have enqueued jobs of the batch and are still open:
-    /// the batch ends behind their commits.
+    /// the batch ends behind their commits. It wakes maintenance by `NOTIFY`, so a transaction that
+    /// is to be prepared (`PREPARE TRANSACTION`) cannot have it.
     ///
     /// # Errors
     /// [`BatchError::NoSuchBatch`]; [`BatchError::Database`].
@@ -63,7 +64,7 @@ impl Client {
     }
 
     /// Returns batches, the newest first, or those before the batch `before`: 100 at most. With
-    /// `pending` those that have ended or were abandoned are left out.
+    /// `pending` those that have ended or were abandoned are left out. Counts stop at 1,000 here.
     ///
     /// # Errors
     /// [`BatchError::Database`].

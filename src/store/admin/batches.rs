@@ -38,6 +38,9 @@ statements! {
     );
 }
 
+/// Bounds each count of a batch in a list.
+const LISTED_COUNT: u64 = 1000;
+
 /// A batch that was looked at, and does not run any more.
 #[derive(Debug)]
 pub(crate) struct LookedAt {
@@ -145,7 +148,8 @@ impl Store {
         pending: bool,
     ) -> Result<Vec<Batch>, sqlx::Error> {
         let list = self.query(&LIST).bind(batch).bind(before).bind(limit).bind(pending);
-        list.fetch_all(executor).await?.iter().map(stored).collect()
+        let most = if batch.is_some() { BoundedCount::LIMIT } else { LISTED_COUNT };
+        list.fetch_all(executor).await?.iter().map(|row| stored(row, most)).collect()
     }
 
     /// Returns how jobs of a batch have ended, from behind a job on; with their results, unless it
@@ -181,9 +185,10 @@ fn unknown(what: &'static str) -> impl FnOnce() -> sqlx::Error {
     move || sqlx::Error::Decode(format!("unknown {what} of a batch").into())
 }
 
-fn stored(row: &PgRow) -> Result<Batch, sqlx::Error> {
-    let count =
-        |n: usize| row.try_get::<i64, _>(n).map(|count| BoundedCount::new(count.unsigned_abs()));
+fn stored(row: &PgRow, most: u64) -> Result<Batch, sqlx::Error> {
+    let count = |n: usize| {
+        row.try_get::<i64, _>(n).map(|count| BoundedCount::up_to(count.unsigned_abs(), most))
+    };
     Ok(Batch {
         id: row.try_get(0)?,
         name: row.try_get(1)?,

@@ -11,7 +11,7 @@ use seriatim::{
     NewJob, Retention, RetryPolicy,
 };
 use sqlx::PgPool;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
@@ -435,6 +435,32 @@ async fn kill(pool: &PgPool, tx: &mut sqlx::PgTransaction<'_>) {
     let pid: i32 =
         sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut **tx).await.unwrap();
     value::<bool>(pool, format!("select pg_terminate_backend({pid}, 10000)")).await;
+}
+
+#[tokio::test]
+async fn the_last_ends_and_a_seal_wake_maintenance() {
+    let database = database().await;
+    let pool = database.pool();
+    let id = opened(pool, BatchEnd::AllEnded).await;
+    for n in 0..4 {
+        joined(pool, id, &format!("g{n}")).await;
+    }
+    let mut listener = PgListener::connect_with(pool).await.unwrap();
+    listener.listen("seriatim.wake").await.unwrap();
+    let said = "select pg_notify('seriatim.wake', 'said')";
+    let ack = "select seriatim.ack(r.receipt) from seriatim.receive('q') r";
+    // Before the seal nothing is said, and with three others left neither.
+    for (sql, wakes) in
+        [(ack, false), ("select seriatim.seal_batch(1)", true), (ack, true), (ack, true)]
+    {
+        by_hand(pool, sql).await;
+        by_hand(pool, said).await;
+        let mut heard = Vec::new();
+        while heard.last().map(String::as_str) != Some("said") {
+            heard.push(listener.recv().await.unwrap().payload().to_owned());
+        }
+        assert_eq!(heard.len() == 2 && heard[0].is_empty(), wakes, "{sql}: {heard:?}");
+    }
 }
 
 #[tokio::test]
