@@ -37,19 +37,25 @@ create or replace function {schema}.mark_end(of_batch bigint, of_job bigint, of_
   status {schema}.job_status, result jsonb) returns text
 language plpgsql volatile as $$
 #variable_conflict use_variable
+declare
+  is_sealed boolean;
 begin
+  select b.sealed_at is not null and b.ended_at is null into is_sealed from {schema}.batch b
+  where b.id = of_batch;
+  if not found then
+    -- It was forgotten: the job runs again after its batch has ended.
+    return of_group;
+  end if;
   insert into {schema}.batch_end as e (batch_id, job_id, queue, group_id, status, result, ended_at)
   values (of_batch, of_job, of_queue, of_group, status,
     case when pg_column_size(result) <= {batch_result_limit} then result end, clock_timestamp())
   on conflict (batch_id, job_id) do update set queue = excluded.queue, status = excluded.status,
     result = excluded.result, ended_at = excluded.ended_at;
   insert into {schema}.batch_due (batch_id) values (of_batch);
-  if exists (
-      select from {schema}.batch b where b.id = of_batch and b.sealed_at is not null and b.ended_at is null)
-    and (select count(*) from (
-        select from {schema}.job j
-        where j.batch_id = of_batch and j.id <> of_job and j.finished_at is null and j.moved_from is null
-        order by j.batch_id desc, j.id desc limit 3) l) < 3
+  if is_sealed and (select count(*) from (
+      select from {schema}.job j
+      where j.batch_id = of_batch and j.id <> of_job and j.finished_at is null and j.moved_from is null
+      order by j.batch_id desc, j.id desc limit 3) l) < 3
   then
     perform pg_notify({schema_text} || '.wake', '');
   end if;

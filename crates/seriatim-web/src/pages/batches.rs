@@ -29,7 +29,7 @@ pub(crate) struct BatchQuery {
 #[derive(Template)]
 #[template(path = "batches.html")]
 struct Batches {
-    batches: Vec<BatchRow>,
+    rows: Vec<BatchRow>,
     all: bool,
     next: Option<i64>,
 }
@@ -41,7 +41,7 @@ async fn show(visit: Visit, query: Asked<BatchQuery>) -> Shown {
             let batches = data::batches(&visit.app, before, all).await?;
             let main = Batches {
                 next: batches.last().filter(|_| batches.len() >= data::BATCHES).map(|one| one.id),
-                batches: batches.iter().map(|one| BatchRow::new(&visit, one)).collect(),
+                rows: batches.iter().map(|one| BatchRow::new(&visit, one)).collect(),
                 all,
             };
             Ok((String::from("Batches"), main.render()?))
