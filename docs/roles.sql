@@ -31,7 +31,7 @@ grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriat
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, attributes, priority, expires_at, run_at,
-  limit_key, turn_at, max_attempts, timeout_ms, lease_ms, dedup_id) on seriatim.job to seriatim_producer;
+  limit_key, turn_at, max_attempts, timeout_ms, lease_ms, dedup_id, batch_id) on seriatim.job to seriatim_producer;
 -- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
@@ -40,9 +40,15 @@ grant select (queue, group_id, job_id, batch) on seriatim.queue_group to seriati
 grant select on seriatim.queue to seriatim_producer;
 grant select, insert on seriatim.dedup to seriatim_producer;
 grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
+-- Batches are opened, joined and sealed. To join one locks its row, for which PostgreSQL wants the right to update a column.
+grant select (id, sealed_at), insert (name, starts_when, queue, group_id, job) on seriatim.batch to seriatim_producer;
+grant update (sealed_at) on seriatim.batch to seriatim_producer;
+grant insert on seriatim.batch_due to seriatim_producer;
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
-    jsonb, jsonb, text),
+    jsonb, jsonb, text, bigint),
+  seriatim.open_batch(text, text, text, jsonb, text), seriatim.check_stored_job(text, text, jsonb),
+  seriatim.seal_batch(bigint), seriatim.join_batch(bigint),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
   seriatim.saw_burst(text), seriatim.this_burst(text), seriatim.job_state(seriatim.job_status, text, text, bigint),
@@ -58,6 +64,8 @@ grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seri
   seriatim.freed_slot to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task, seriatim.job_progress to seriatim_worker;
+-- Batches: their ends, and the reads of a follow-up.
+grant select, insert, update, delete on seriatim.batch, seriatim.batch_end, seriatim.batch_due to seriatim_worker;
 -- Schedules: a processor stores its own, and fires all.
 grant select, insert, update on seriatim.schedule to seriatim_worker;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
@@ -72,7 +80,7 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 -- queue_settings, schedules, job lists of Client::without_data, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, snoozes, max_attempts, timeout_ms,
   lease_ms, run_at, turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at,
-  content_type, name, reference, limit_key, priority, dedup_id, parked_with, moved_from, xmax) on seriatim.job to seriatim_observer;
+  content_type, name, reference, limit_key, priority, dedup_id, parked_with, moved_from, batch_id, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
@@ -82,6 +90,10 @@ grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seri
 grant select (job_id, percent, message, reported_at, checkpoint_at) on seriatim.job_progress to seriatim_observer;
 grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,
   last_job, paused_at, paused_by, pause_reason) on seriatim.schedule to seriatim_observer;
+-- Batches, and how their jobs have ended; neither what a follow-up carries nor results.
+grant select (id, name, starts_when, queue, group_id, opened_at, sealed_at, ended_at, failed_at, follow_up, refused)
+  on seriatim.batch to seriatim_observer;
+grant select (batch_id, job_id, queue, group_id, status, ended_at) on seriatim.batch_end to seriatim_observer;
 grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
@@ -89,7 +101,8 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),
-  seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz)
+  seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz),
+  seriatim.batches(bigint, bigint, integer, boolean)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
 grant select (id, queue, group_id, name, reference, attempts, created_at, finished_at, kind, parked, dead_letter_queue)

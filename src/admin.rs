@@ -6,7 +6,8 @@
 //!
 //! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
 //! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
-//! that stand, [`MoveTask`] for move tasks, running and ended, [`StoredSchedule`] for schedules.
+//! that stand, [`MoveTask`] for move tasks, running and ended, [`StoredSchedule`] for schedules,
+//! [`Batch`] and [`BatchJob`] for batches.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
 //! them by [`Client::configure_queue`](crate::Client::configure_queue).
@@ -35,6 +36,7 @@ pub use crate::client::operator::node::Released;
 pub use crate::client::operator::operator::Operator;
 pub use crate::client::operator::purge::Purged;
 pub use crate::client::operator::redrive::Redriven;
+pub use crate::job::batch::{Batch, BatchJob, BatchState};
 pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use crate::job::effect::Effect;
 pub use crate::job::failed_filter::{FailedFilter, FailedJob};

@@ -172,6 +172,22 @@ pub enum ControlError {
     /// The schedule cannot be used.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// There is no batch of this id, or it was deleted with its follow-up.
+    #[error("there is no batch {batch} (it may have been deleted with its follow-up)")]
+    NoSuchBatch {
+        /// The batch.
+        batch: i64,
+    },
+    /// The follow-up of a batch could not be enqueued. Other batches were ended.
+    #[error(
+        "the jobs of batch {batch} have ended, and its follow-up could not be enqueued: {reason}"
+    )]
+    BatchRefused {
+        /// The batch.
+        batch: i64,
+        /// The reason that the database gave.
+        reason: String,
+    },
     /// The group is not halted. [`Operator::unpause_group`](crate::admin::Operator::unpause_group)
     /// ends a pause.
     #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
@@ -591,6 +607,16 @@ pub enum BackgroundError {
         #[source]
         source: sqlx::Error,
     },
+    /// The follow-up of a batch could not be enqueued. It is tried again.
+    #[error(
+        "the jobs of batch {batch} have ended, and its follow-up could not be enqueued: {reason}"
+    )]
+    Batch {
+        /// The batch.
+        batch: i64,
+        /// The reason that the database gave.
+        reason: String,
+    },
     /// The schedules of a processor could not be stored. It is tried again.
     #[error("the schedules of this processor could not be stored: {}", reason(.0))]
     StoreSchedules(#[source] sqlx::Error),
@@ -670,6 +696,7 @@ impl BackgroundError {
             Self::ReadOnly => "read_only",
             Self::Maintenance(_) => "maintenance",
             Self::Schedule { .. } => "schedule",
+            Self::Batch { .. } => "batch",
             Self::StoreSchedules(_) => "store_schedules",
             Self::Stranded { .. } => "stranded",
             Self::Unserved { .. } => "unserved",

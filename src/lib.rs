@@ -245,6 +245,12 @@
 //! let schedule = Schedule::every("import", Duration::from_mins(5)).job(import);
 //! ```
 //!
+//! # Batches
+//!
+//! In one group order is enough: a job that is enqueued last runs last. A [`NewBatch`] joins jobs
+//! of several groups or queues: when they have ended, its follow-up is enqueued, exactly once. The
+//! follow-up reads their results ([`Client::batch_jobs`]).
+//!
 //! # Operating
 //!
 //! [`Client::explain_job`] tells in a few sentences why a job waits, since when, and which session
@@ -335,9 +341,10 @@ pub use attempt::handler::JobHandler;
 pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
 pub use error::{BuildError, ControlError, MigrateError, RestError, StartError};
+pub use job::batch::{BatchEnd, NewBatch};
 pub use job::bytes::Bytes;
 pub use job::error::{
-    BuildMistake, ConfigureError, EnqueueError, NameError, ProgressError, ScheduleError,
+    BatchError, BuildMistake, ConfigureError, EnqueueError, NameError, ProgressError, ScheduleError,
 };
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
@@ -356,6 +363,8 @@ pub use processor::running::Running;
 mod guide {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/guide/batches.md")]
+    struct Batches;
     #[doc = include_str!("../docs/guide/first-job.md")]
     struct FirstJob;
     #[doc = include_str!("../docs/guide/failing.md")]

@@ -25,11 +25,14 @@ begin
         from {schema}.queue_group g where g.claim = u.token limit 1) as started_at
       from unnest(jobs, tokens, results, began, ended) u(id, token, result, began, ended) offset 0) done
     where j.id = any (array[done.id]) and {claimed}
-    returning j.queue, j.group_id;
+    returning j.queue, case when j.batch_id is null then j.group_id
+      else {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, j.status, j.result) end;
   else
     return query
     delete from {schema}.job j where j.id = any (jobs) and {claimed}
-    returning j.queue, j.group_id;
+    returning j.queue, case when j.batch_id is null then j.group_id
+      else {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, 'succeeded',
+        results[array_position(jobs, j.id)]::jsonb) end;
   end if;
 end $$;
 
@@ -43,6 +46,8 @@ end $$;
 create or replace function {schema}.end_attempt(of_job bigint, how text, kind text, message text,
   delay float8 default 0, chain jsonb default '[]', age float8 default null) returns boolean
 language plpgsql volatile as $$
+declare
+  marked text;
 begin
   update {schema}.job j set
     status = case when how in ('retried', 'snoozed', 'released') then 'queued' else how
@@ -72,6 +77,8 @@ begin
         end as due_at
     from {schema}.job e left join lateral {schema}.claim_of(e.queue, e.group_id, e.id) c on true
     where e.id = of_job) ended
-  where j.id = of_job and {claimed};
+  where j.id = of_job and {claimed}
+  returning case when j.batch_id is not null and j.finished_at is not null
+    then {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, j.status, null) end into marked;
   return found;
 end $$;

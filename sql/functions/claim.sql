@@ -8,11 +8,12 @@
 
 -- Claims heads of up to `slots` groups from the front on; `lapsed`: only those whose claims lapsed.
 --
--- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds or 100 ms,
--- and for 50 ms if those took less; flags it reads for 30 ms. A receiver has a fifth of that. If
--- the time is over first, and slots are free, it looks at the ends of both lines as well: what has
--- just become due starts behind any number of groups that cannot start (P8). The next claims go on
--- behind the flags that it read, with all that is between.
+-- Turns that start nothing do not use the claim up: it takes further ones, for 8 rounds, and for
+-- 50 ms if those took less; flags it reads for 30 ms. Where it gates groups, each a write, it ends
+-- after 100 ms. A receiver has a fifth of that. If the time is over first, and slots are free, it
+-- looks at the ends of both lines as well: what has just become due starts behind any number of
+-- groups that cannot start (P8). The next claims go on behind the flags that it read, with all that
+-- is between.
 --
 -- A worker's followers wait for their head's slot. A receiver gets them now, when no other group is
 -- due; with `followers` above 0 it fills up from one group before it takes the next.
@@ -75,7 +76,7 @@ begin
     end if;
     scan.groups_at := scan.rows_until;
     if last or round >= 8 and clock_timestamp() > over_at
-      or clock_timestamp() > over_at + (over_at - began)
+      or scan.full_keys <> '{}' and clock_timestamp() > over_at + (over_at - began)
     then
       answer.more := true;
       exit when lapsed or terms.group_id is not null;

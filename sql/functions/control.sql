@@ -70,6 +70,7 @@ begin
     and lock_unclaimed(cancel.job, '{queued,parked}') is not null;
   if done then
     update job j set {cancelled}, flagged = j.group_id is not null where j.id = cancel.job;
+    perform mark_ends(array[cancel.job]);
   elsif status in ('queued', 'started') then
     insert into cancel_request (job_id) select cancel.job;
     requested := true;
@@ -197,7 +198,8 @@ language sql volatile set search_path from current as $$
     flagged = j.group_id is not null,
     finished_at = coalesce(j.finished_at, clock_timestamp()),
     status = 'failed'
-  where j.id = of_job
+  where j.id = of_job;
+  select mark_ends(array[of_job])
 $$;
 
 -- Ends the halt of a group, which goes on with its next job. Returns whether it was halted. Not

@@ -1,13 +1,14 @@
 -- Enqueues a job. One insert, which locks and waits for nothing, at any isolation level (P5); with
 -- a deduplication id it waits for an open transaction that has the same one. Usable from triggers.
 -- Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing and returns
--- the first job's id.
+-- the first job's id. With `batch` it joins one that is not sealed; a duplicate joins none.
 create or replace function enqueue(
   queue text, data jsonb, group_id text default null, delay interval default null,
   run_at timestamptz default null, name text default null, reference text default null,
   priority integer default 0, expires_at timestamptz default null, max_attempts integer default null,
   dedup_id text default null, payload bytea default null, content_type text default null,
-  headers jsonb default null, attributes jsonb default null, limit_key text default null
+  headers jsonb default null, attributes jsonb default null, limit_key text default null,
+  batch bigint default null
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -84,11 +85,11 @@ begin
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
-    expires_at, max_attempts, dedup_id, headers, attributes, limit_key, run_at, turn_at)
+    expires_at, max_attempts, dedup_id, headers, attributes, limit_key, batch_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type,
     enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once,
-    nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'), enqueue.limit_key,
-    due_at,
+    nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'),
+    enqueue.limit_key, case when enqueue.batch is not null then join_batch(enqueue.batch) end, due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}
       else least(due_at, expiry) end);
   if wakes then

@@ -121,14 +121,16 @@ create or replace function {schema}.settle_outcome(of_job bigint, with_token uui
 language plpgsql volatile as $$
 declare
   how constant text := outcome->>'how';
-  of_group text;
+  of_group text; marked text;
 begin
   select j.group_id into of_group from {schema}.job j where j.id = of_job;
   if how = 'succeeded' then
     perform from {schema}.succeed(array[of_job], array[with_token], array[result], keep,
       array[(outcome->>'began')::float8]);
   elsif how = 'cancelled' and not keep then
-    delete from {schema}.job j where j.id = of_job and {claimed};
+    delete from {schema}.job j where j.id = of_job and {claimed}
+    returning case when j.batch_id is not null
+      then {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, 'cancelled', null) end into marked;
   else
     perform where {schema}.end_attempt(of_job, how, outcome->>'kind', outcome->>'message',
       (outcome->>'delay')::float8, outcome->'chain', (outcome->>'began')::float8);

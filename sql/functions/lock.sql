@@ -116,8 +116,8 @@ end $$;
 --
 -- A worker locks rows first, and adopts flags that are before the last of them. A receiver may
 -- leave its transaction open: it adopts only flags that are before the next free row, and locks no
--- more than it takes. It clears no flags of other groups. Rows that other transactions have locked
--- hide no flag.
+-- more than it takes; of whole groups one at the end of a line. It clears no flags of other groups.
+-- Rows that other transactions have locked hide no flag.
 create or replace function {schema}.lock_next(terms {schema}.claim_terms, inout scan {schema}.claim_scan,
   want integer, until_at timestamptz, out turns {schema}.turn[], out filled boolean, out last boolean)
 language plpgsql volatile as $$
@@ -130,12 +130,13 @@ begin
   if scan.part = 'flags' then
     adoption := {schema}.adopt(terms,
       row(scan.flags_at, scan.flags_id, until_at, true, scan.full_keys)::{schema}.flag_range,
-      least(case when scan.together then scan.page else want end, 256), until_at, scan.read_until);
+      case when scan.together then 1 else least(want, 256) end, until_at, scan.read_until);
     turns := adoption.turns;
     return;
   elsif scan.part = 'end' then
     turns := {schema}.lock_turns(terms, scan.part,
-      case when terms.receiver then want else least(greatest(want, 8) * 4, 256) end,
+      case when scan.together then 1 when terms.receiver then want
+        else least(greatest(want, 8) * 4, 256) end,
       scan.groups_at, until_at);
     return;
   end if;

@@ -73,7 +73,11 @@ begin
     'job_ids', pg_catalog.pg_sequence_last_value((current_schema() || '.job_id_seq')::regclass),
     'schedule_lag_s', (select extract(epoch from began - s.next_fire) from schedule s
       where s.paused_at is null and s.next_fire <= began order by s.next_fire, s.name limit 1),
+    'pending_batches', batches.pending, 'failed_batches', batches.failed,
     'collect_s', extract(epoch from clock_timestamp() - began))
+  from (
+    select count(*) as pending, count(b.failed_at) as failed from (
+      select b.failed_at from batch b where b.ended_at is null limit 10001) b) batches
   on conflict (queue) do update set collected_at = excluded.collected_at, numbers = excluded.numbers;
   delete from queue_metrics m where m.collected_at < began;
   return true;

@@ -3,9 +3,10 @@
 -- error names the new one.
 --
 -- Kept are group, limit key, data, payload, headers, attributes, name, reference, priority, times,
--- limits and the age. The attempts begin anew. A deduplication id counts in the new queue from now
--- on: a job that would be a duplicate there stays where it is (`duplicates`). Left out are also
--- jobs that are not queued, are in the new queue already, or are locked.
+-- limits and the age; and the batch, as its job or as its follow-up. The attempts begin anew. A
+-- deduplication id counts in the new queue from now on: a job that would be a duplicate there stays
+-- where it is (`duplicates`). Left out are also jobs that are not queued, are in the new queue
+-- already, or are locked.
 --
 -- `left_behind`: unfinished jobs of their groups that come before a moved one, and stay; counted up
 -- to 1,000 of each group.
@@ -50,9 +51,14 @@ begin
       duplicates := duplicates + 1;
       continue;
     end if;
-    update job j set created_at = moved.created_at, timeout_ms = moved.timeout_ms, lease_ms = moved.lease_ms
+    update job j set created_at = moved.created_at, timeout_ms = moved.timeout_ms, lease_ms = moved.lease_ms,
+      batch_id = moved.batch_id
     where j.id = made.id;
-    update job j set {cancelled}, flagged = j.group_id is not null,
+    if moved.headers ? {ended_batch} then
+      update batch b set follow_up = made.id
+      where b.follow_up = moved.id and b.id::text = moved.headers->>{ended_batch};
+    end if;
+    update job j set {cancelled}, batch_id = null, flagged = j.group_id is not null,
       error = jsonb_build_object('kind', 'cancelled', 'chain', '[]'::jsonb, 'attempt', j.attempts,
         'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id))
     where j.id = moved.id;

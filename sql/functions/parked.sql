@@ -79,6 +79,7 @@ begin
   end if;
   update job j set {cancelled} where j.id = any (unit.ids) and j.status = 'parked';
   get diagnostics discarded = row_count;
+  perform mark_ends(unit.ids);
   update job j set parked_with = null where j.id = any (unit.ids) and j.status = 'failed';
   perform record_operation(actor, 'discard_parked', queue, group_id, job, reason, discarded);
   return discarded;

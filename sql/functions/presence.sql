@@ -1,5 +1,5 @@
 -- Whether there are requests, groups to park, groups whose halt is over, tasks that move jobs,
--- schedules that are due in 2 s, or flags to tidy.
+-- schedules that are due in 2 s, batches to look at, or flags to tidy.
 create or replace function awaits_maintenance() returns boolean
 language plpgsql volatile set search_path from current as $$
 begin
@@ -10,6 +10,7 @@ begin
     or (select t.id from move_task t where t.ended_at is null limit 1) is not null
     or (select s.name from schedule s where s.paused_at is null and s.next_fire <= now() + interval '2 s'
       limit 1) is not null
+    or (select d.batch_id from batch_due d limit 1) is not null
     or (select s.queue from flag_scan s limit 1) is not null;
 end $$;
 

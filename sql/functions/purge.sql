@@ -69,6 +69,7 @@ begin
     flagged = j.flagged or j.id in (
       select min(c.id) from unnest(ids, names) c(id, name) where c.name is not null group by c.name)
   where j.id = any (ids);
+  perform mark_ends(ids);
   perform record_operation(actor, 'purge', of_queue, of_group, null, reason, cardinality(ids));
   return coalesce(cardinality(ids), 0);
 end $$;

@@ -124,6 +124,7 @@ begin
   loop
     perform end_halt(dead.queue, dead.group_id, array[dead.id]);
   end loop;
+  perform mark_ends(discarded);
   perform record_operations(actor, 'discard', discarded, reason);
   return cardinality(discarded);
 end $$;

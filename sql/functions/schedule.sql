@@ -26,32 +26,11 @@ end $$;
 -- of the due time, where the queue would take a second job with the same content for a duplicate.
 create or replace function enqueue_scheduled(of_schedule schedule, due timestamptz) returns bigint
 language plpgsql volatile set search_path from current as $$
-declare
-  its jsonb := of_schedule.job; new_job bigint;
 begin
-  select e.id into new_job from enqueue(
-    queue => of_schedule.queue,
-    data => its->'data',
-    group_id => of_schedule.group_id,
-    delay => make_interval(secs => (its->>'delay')::float8),
-    name => its->>'name',
-    reference => its->>'reference',
-    priority => (its->>'priority')::integer,
-    expires_at => clock_timestamp() + make_interval(secs => (its->>'time_to_live')::float8),
-    max_attempts => (its->>'max_attempts')::integer,
-    dedup_id => case when (select q.dedup_by_content from queue q where q.name = of_schedule.queue)
-      then encode(sha256(convert_to(of_schedule.name || ' ' || extract(epoch from due), 'UTF8')), 'hex') end,
-    payload => decode(its->>'payload', 'hex'),
-    content_type => its->>'content_type',
-    headers => coalesce(its->'headers', '{}') || jsonb_build_object({scheduled_for},
-      to_char(due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
-    attributes => its->'attributes',
-    limit_key => its->>'limit_key') e;
-  if its ? 'timeout_ms' or its ? 'lease_ms' then
-    update job j set timeout_ms = (its->>'timeout_ms')::bigint, lease_ms = (its->>'lease_ms')::bigint
-    where j.id = new_job;
-  end if;
-  return new_job;
+  return enqueue_stored(of_schedule.queue, of_schedule.group_id, of_schedule.job,
+    jsonb_build_object({scheduled_for}, to_char(due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+    case when (select q.dedup_by_content from queue q where q.name = of_schedule.queue)
+      then encode(sha256(convert_to(of_schedule.name || ' ' || extract(epoch from due), 'UTF8')), 'hex') end);
 end $$;
 
 -- Fires a schedule for the `due` times, the earliest first, if it still is as it was `seen`: due
@@ -94,9 +73,7 @@ end $$;
 -- stays.
 --
 -- `kind` is `cron` (five fields, in a time zone), `every` (seconds) or `once_at` (a time). `job` is
--- an object with `data`, and any of `name`, `reference`, `priority`, `max_attempts`, `headers`,
--- `attributes`, `limit_key`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or
--- with `payload` in hexadecimal digits and `content_type`, instead of `data`.
+-- a stored job (see stored_job.sql).
 --
 -- Returns when it is due next.
 create or replace function set_schedule(name text, queue text, group_id text, job jsonb, kind text,
@@ -112,14 +89,7 @@ begin
     raise exception 'the schedule is null' using errcode = '22023', hint = 'Name the schedule.';
   end if;
   perform check_name('schedule', set_schedule.name, {schedule_limit});
-  perform check_queue(set_schedule.queue);
-  perform check_name('group', set_schedule.group_id, {group_limit});
-  if set_schedule.job is null or jsonb_typeof(set_schedule.job) <> 'object'
-    or (set_schedule.job ? 'data') = (set_schedule.job ? 'payload')
-  then
-    raise exception 'the job is no object with data or a payload'
-      using errcode = '22023', hint = 'Pass it as in {"data": {"cents": 1500}}.';
-  end if;
+  perform check_stored_job(set_schedule.queue, set_schedule.group_id, set_schedule.job);
   insert into schedule as s (name, queue, group_id, job, kind, spec, zone, missed, missed_at_most, overlap,
     next_fire)
   select set_schedule.name, set_schedule.queue, set_schedule.group_id, set_schedule.job, set_schedule.kind,

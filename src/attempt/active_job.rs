@@ -379,6 +379,12 @@ impl ActiveJob {
         headers::scheduled_for(&self.headers)
     }
 
+    /// The batch whose follow-up the job is ([`NewBatch`](crate::NewBatch)): for
+    /// [`Client::batch_jobs`](crate::Client::batch_jobs). `None` if it is no follow-up.
+    pub fn ended_batch(&self) -> Option<i64> {
+        headers::ended_batch(&self.headers)
+    }
+
     /// The id of the processor that runs the job, as
     /// [`Client::processors`](crate::Client::processors) has it.
     pub fn processor_id(&self) -> i64 {

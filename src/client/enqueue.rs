@@ -7,8 +7,7 @@ use crate::client::client::Client;
 use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, NewJob};
-use crate::job::redact::redact_detail;
-use crate::store::{begin_send, check, end_send};
+use crate::store::{begin_send, check, end_send, refused};
 
 impl Client {
     /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
@@ -100,7 +99,7 @@ impl Client {
             return Ok(Vec::new());
         }
         let inserted = self.store.insert_jobs(executor, jobs, self.enqueue.notify).await;
-        inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))
+        inserted.map_err(refused)
     }
 }
 

@@ -14,10 +14,10 @@ impl Client {
     /// Runs one round of maintenance for a queue without a processor, whose jobs are received by
     /// hand. It deletes what the retention of `queue` no longer keeps (up to 10,000 jobs of each
     /// status), deduplication ids whose window has ended, and ended pauses of groups. It carries
-    /// out requests to cancel, ends halts at their deadline, fires schedules that are due and moves
-    /// up to 1,000 jobs of each running move task. Call it at intervals; processors with
-    /// maintenance do the same for their queues every 10 s. Only the retention of the options
-    /// counts.
+    /// out requests to cancel, ends halts at their deadline, fires schedules that are due, ends
+    /// batches and moves up to 1,000 jobs of each running move task. Call it at intervals;
+    /// processors with maintenance do the same for their queues every 10 s. Only the retention of
+    /// the options counts.
     ///
     /// Returns the number of deleted jobs; 0 if another process is running maintenance.
     ///

@@ -4,6 +4,7 @@
 //! file of its noun. The changes of an operator are in `operator`. All use `maintenance`, `store`
 //! and `job`. SQL belongs in `store`.
 
+mod batches;
 pub(crate) mod cancel;
 pub(crate) mod client;
 pub(crate) mod enqueue;

@@ -155,6 +155,11 @@ impl Received {
     pub fn scheduled_for(&self) -> Option<DateTime<Utc>> {
         headers::scheduled_for(&self.headers)
     }
+
+    /// Returns the batch whose follow-up the job is; `None` if it is none.
+    pub fn ended_batch(&self) -> Option<i64> {
+        headers::ended_batch(&self.headers)
+    }
 }
 
 /// Leaves out the data: a job may be logged.

@@ -9,6 +9,7 @@
 // A test states its expectations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batches;
 mod checkpoints;
 mod cost;
 mod crossing;

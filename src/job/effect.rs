@@ -104,6 +104,11 @@ pub enum Effect<'a> {
         /// The schedule.
         schedule: &'a str,
     },
+    /// The effect of [`Operator::abandon_batch`](crate::admin::Operator::abandon_batch).
+    BatchAbandoned {
+        /// The batch.
+        batch: i64,
+    },
 }
 
 impl fmt::Display for Effect<'_> {
@@ -176,6 +181,9 @@ impl fmt::Display for Effect<'_> {
             }
             Self::ScheduleRemoved { schedule } => {
                 write!(f, "schedule {schedule:?} is removed; its jobs stay")
+            }
+            Self::BatchAbandoned { batch } => {
+                write!(f, "batch {batch} is abandoned: no follow-up comes; its jobs stay")
             }
         }
     }

@@ -11,8 +11,8 @@ pub enum NameError {
     /// The name is empty.
     #[error("the {} is empty: give it at least one character", called(field))]
     Empty {
-        /// The field: `queue`, `group`, `schema`, `job`, `schedule`, `reference`, `deduplication
-        /// id` or `content type`.
+        /// The field: `queue`, `group`, `schema`, `job`, `schedule`, `batch`, `reference`,
+        /// `deduplication id` or `content type`.
         field: &'static str,
     },
     /// The name has too many characters; a schema's, too many bytes.
@@ -64,7 +64,7 @@ fn unit(field: &str) -> &'static str {
 /// Returns the field as the message calls it: some fields are names, others have one.
 fn called(field: &str) -> String {
     match field {
-        "queue" | "group" | "schema" | "job" | "schedule" => format!("{field} name"),
+        "queue" | "group" | "schema" | "job" | "schedule" | "batch" => format!("{field} name"),
         field => field.to_owned(),
     }
 }
@@ -140,6 +140,22 @@ pub enum EnqueueError {
         /// The range that is allowed.
         range: &'static str,
     },
+    /// The batch of a job is sealed.
+    #[error(
+        "batch {batch} is sealed, so no job can join it: enqueue its jobs before it is sealed, or open another batch"
+    )]
+    BatchSealed {
+        /// The batch.
+        batch: i64,
+    },
+    /// There is no batch of this id, as far as this transaction sees.
+    #[error(
+        "there is no batch {batch}: open it by open_batch, in this transaction or in one that has committed"
+    )]
+    NoSuchBatch {
+        /// The batch.
+        batch: i64,
+    },
     /// The database refused.
     #[error("{}", failed_call("enqueue", .0))]
     Database(#[source] sqlx::Error),
@@ -155,6 +171,8 @@ impl EnqueueError {
             Self::DataHasNul { .. } => "data_has_nul",
             Self::DataTooDeep { .. } => "data_too_deep",
             Self::OutOfRange { .. } => "out_of_range",
+            Self::BatchSealed { .. } => "batch_sealed",
+            Self::NoSuchBatch { .. } => "no_such_batch",
             Self::Database(_) => "database",
         }
     }
@@ -185,6 +203,38 @@ pub enum ConfigureError {
 }
 
 impl From<sqlx::Error> for ConfigureError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(redact_detail(error))
+    }
+}
+
+/// Why a batch could not be opened, sealed or read. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// The name of the batch cannot be used.
+    #[error("a batch cannot be opened: {0}")]
+    Name(#[from] NameError),
+    /// Its follow-up could not be enqueued.
+    #[error("batch {batch:?} cannot be opened: {mistake}")]
+    FollowUp {
+        /// The name of the batch.
+        batch: String,
+        /// The mistake in the follow-up.
+        mistake: String,
+    },
+    /// There is no batch of this id, or it was deleted after its follow-up.
+    #[error("there is no batch {batch} (it may have been deleted with its follow-up)")]
+    NoSuchBatch {
+        /// The batch.
+        batch: i64,
+    },
+    /// The database refused.
+    #[error("{}", failed_call("call", .0))]
+    Database(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for BatchError {
     fn from(error: sqlx::Error) -> Self {
         Self::Database(redact_detail(error))
     }

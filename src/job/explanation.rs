@@ -25,6 +25,8 @@ pub struct JobExplanation {
     pub status: JobStatus,
     /// Its activity, or its reason to wait.
     pub reason: Reason,
+    /// The batch that it is of ([`Client::batch`](crate::Client::batch)).
+    pub batch: Option<i64>,
     /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
     /// Since when a request to cancel it is pending; its handler has been told.

@@ -12,6 +12,8 @@ pub(crate) type Headers = BTreeMap<String, String>;
 pub(crate) const LIMIT: usize = 4096;
 /// The header of a schedule's job: the time that it was made for.
 pub(crate) const SCHEDULED_FOR: &str = "seriatim-scheduled-for";
+/// The header of a batch's follow-up: the batch.
+pub(crate) const ENDED_BATCH: &str = "seriatim-ended-batch";
 /// Longest name, in characters.
 pub(crate) const NAME_LIMIT: usize = 200;
 
@@ -19,6 +21,11 @@ pub(crate) const NAME_LIMIT: usize = 200;
 pub(crate) fn scheduled_for(headers: &Headers) -> Option<DateTime<Utc>> {
     let time = DateTime::parse_from_rfc3339(headers.get(SCHEDULED_FOR)?);
     time.ok().map(|time| time.to_utc())
+}
+
+/// Returns the batch that a job is the follow-up of; `None` if it is none.
+pub(crate) fn ended_batch(headers: &Headers) -> Option<i64> {
+    headers.get(ENDED_BATCH)?.parse().ok()
 }
 
 /// Reads the headers of a row. A value that is no string, which only a statement by hand can have

@@ -140,6 +140,8 @@ pub struct Job {
     pub lease: Option<Duration>,
     /// The deduplication id of its enqueue, given or computed from its content.
     pub dedup_id: Option<String>,
+    /// The batch that it is of ([`NewJob::batch`](crate::NewJob::batch)).
+    pub batch: Option<i64>,
     /// The output of the handler, once the job has succeeded.
     pub result: Option<serde_json::Value>,
     /// The failure of the last attempt that did not succeed.
@@ -187,6 +189,7 @@ impl fmt::Debug for Job {
             .field("expires_at", &self.expires_at)
             .field("lease", &self.lease)
             .field("dedup_id", &self.dedup_id)
+            .field("batch", &self.batch)
             .field("result", &self.result.as_ref().map(|_| Redacted))
             .field("error", &self.error)
             .field("attempts", &self.attempts)
@@ -212,6 +215,11 @@ impl Job {
     /// did.
     pub fn scheduled_for(&self) -> Option<DateTime<Utc>> {
         headers::scheduled_for(&self.headers)
+    }
+
+    /// Returns the batch whose follow-up the job is; `None` if it is none.
+    pub fn ended_batch(&self) -> Option<i64> {
+        headers::ended_batch(&self.headers)
     }
 
     /// Returns its last attempt, and the limit if the producer set one.

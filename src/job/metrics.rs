@@ -35,6 +35,12 @@ pub struct FleetMetrics {
     /// How long the schedule that is due the longest has been due, in seconds; `None`: none is due.
     #[serde(default)]
     pub schedule_lag_s: Option<f64>,
+    /// Batches that have not ended; 10,001 means "or more".
+    #[serde(default)]
+    pub pending_batches: u64,
+    /// Pending batches whose jobs have all ended, and have not all succeeded.
+    #[serde(default)]
+    pub failed_batches: u64,
     /// How long the collection took, in seconds.
     pub collect_s: f64,
 }
@@ -200,6 +206,18 @@ impl Metrics {
                 "gauge",
                 "How long the schedule that is due the longest has been due.",
                 self.collected_at.map(|_| self.fleet.schedule_lag_s.unwrap_or(0.0)),
+            ),
+            (
+                "seriatim_pending_batches",
+                "gauge",
+                "Batches that have not ended.",
+                self.collected_at.map(|_| float(self.fleet.pending_batches)),
+            ),
+            (
+                "seriatim_failed_batches",
+                "gauge",
+                "Batches whose jobs have ended, and have not all succeeded.",
+                self.collected_at.map(|_| float(self.fleet.failed_batches)),
             ),
             (
                 "seriatim_collect_duration_seconds",

@@ -17,6 +17,8 @@ pub(crate) const DEDUP_LIMIT: usize = 128;
 pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
 /// Longest name of a schedule, in characters.
 pub(crate) const SCHEDULE_LIMIT: usize = 200;
+/// Longest name of a batch, in characters.
+pub(crate) const BATCH_LIMIT: usize = 200;
 /// Longest reason of a pause, in characters.
 pub(crate) const REASON_LIMIT: usize = 4_000;
 /// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds

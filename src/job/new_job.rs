@@ -50,6 +50,7 @@ pub struct NewJob {
     attributes: Attributes,
     priority: u8,
     dedup: Dedup,
+    batch: Option<i64>,
 }
 
 /// The data of a new job.
@@ -104,6 +105,17 @@ enum Dedup {
     Unsaid,
     Id(String),
     Content,
+}
+
+impl Dedup {
+    /// Returns the id, if the producer gave one, and whether the content is the id.
+    fn stored(self) -> (Option<String>, bool) {
+        match self {
+            Self::Unsaid => (None, false),
+            Self::Id(id) => (Some(id), false),
+            Self::Content => (None, true),
+        }
+    }
 }
 
 /// Completes a job before it is checked.
@@ -170,6 +182,7 @@ impl NewJob {
             attributes: Attributes(Map::new()),
             priority: 0,
             dedup: Dedup::Unsaid,
+            batch: None,
         }
     }
 
@@ -336,6 +349,17 @@ impl NewJob {
         self
     }
 
+    /// Lets the job join a batch ([`Client::open_batch`](crate::Client::open_batch)) that is not
+    /// sealed. Default none. Producers that join the same batch do not wait for each other, nor for
+    /// a seal. A [duplicate](crate::Enqueued::Duplicate) joins none.
+    ///
+    /// The batch cannot end before the transaction of the enqueue does. A transaction at REPEATABLE
+    /// READ or SERIALIZABLE fails with 40001 if the batch has ended after its snapshot.
+    pub fn batch(mut self, batch: i64) -> Self {
+        self.batch = Some(batch);
+        self
+    }
+
     /// Checks everything that needs no database. `index` is the job's position in a call for
     /// several.
     pub(crate) fn check(
@@ -359,16 +383,13 @@ impl NewJob {
             attributes,
             priority,
             dedup,
+            batch,
         } = self;
         let bad_name = |source| EnqueueError::Name { index, source };
         let out_of_range =
             |field, value, range| EnqueueError::OutOfRange { index, field, value, range };
         name::check_queue(&queue).map_err(bad_name)?;
-        let (dedup_id, dedup_by_content) = match dedup {
-            Dedup::Unsaid => (None, false),
-            Dedup::Id(id) => (Some(id), false),
-            Dedup::Content => (None, true),
-        };
+        let (dedup_id, dedup_by_content) = dedup.stored();
         let texts = [
             ("group", &group, name::GROUP_LIMIT),
             ("limit key", &limit_key, name::GROUP_LIMIT),
@@ -447,6 +468,7 @@ impl NewJob {
             priority: priority.into(),
             dedup_id,
             dedup_by_content,
+            batch,
         })
     }
 }
@@ -548,6 +570,7 @@ pub(crate) struct CheckedJob {
     pub(crate) priority: i16,
     pub(crate) dedup_id: Option<String>,
     pub(crate) dedup_by_content: bool,
+    pub(crate) batch: Option<i64>,
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::job::bytes::JobData;
 #[cfg(feature = "cron")]
 use crate::job::cron::{CronMistake, CronTimes};
 use crate::job::error::ScheduleError;
-use crate::job::headers::{self, SCHEDULED_FOR};
+use crate::job::headers::{self, ENDED_BATCH, SCHEDULED_FOR};
 use crate::job::name;
 use crate::job::new_job::{CheckedJob, NewJob};
 
@@ -22,7 +22,7 @@ const GRACE: TimeDelta = TimeDelta::minutes(1);
 const MOST: u32 = 1000;
 /// The longest interval.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
-/// Room for the header with the due time, in bytes of JSON.
+/// Room for the header that the library adds, in bytes of JSON.
 const HEADER_ROOM: usize = 80;
 
 /// A job at set times, in its queue and group: `Schedule::cron("nightly", "0 3 * * *",
@@ -217,8 +217,9 @@ pub(crate) struct CheckedSchedule {
     pub(crate) overlap: Overlap,
 }
 
-/// Returns a job as the column `job` has it: all but its queue and group.
-fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
+/// Returns a job that is enqueued later as the column `job` has it: all but its queue and group.
+/// It is the job of a schedule, or the follow-up of a batch.
+pub(crate) fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
     let CheckedJob {
         queue: _,
         group: _,
@@ -238,23 +239,26 @@ fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
         priority,
         dedup_id,
         dedup_by_content,
+        batch,
     } = job;
     if run_at.is_some() {
-        return Err(
-            "its job has a run_at, and the schedule says when: leave it out, or set a delay",
-        );
+        return Err("its job has a run_at, and is made later: leave it out, or set a delay");
     }
     if expires_at.is_some() {
-        return Err("its job has an expires_at, which holds for one job: set a time_to_live");
+        return Err(
+            "its job has an expires_at, and is made later: leave it out, or set a time_to_live",
+        );
     }
     if dedup_id.is_some() || dedup_by_content {
-        return Err("its job has a deduplication id, and each due time makes a job: leave it out");
+        return Err("its job has a deduplication id, and is made in any case: leave it out");
     }
-    if headers.as_ref().is_some_and(|json| {
-        json.len() > headers::LIMIT - HEADER_ROOM || json.contains(SCHEDULED_FOR)
-    }) {
+    if batch.is_some() {
+        return Err("its job is to join a batch of its own, which may be sealed by then");
+    }
+    let own = |json: &str| [SCHEDULED_FOR, ENDED_BATCH].iter().any(|name| json.contains(name));
+    if headers.as_ref().is_some_and(|json| json.len() > headers::LIMIT - HEADER_ROOM || own(json)) {
         return Err(
-            "the headers of its job have more than 4016 bytes as JSON, or name the due time",
+            "the headers of its job have more than 4016 bytes as JSON, or one that the library sets",
         );
     }
     let read = |json: Option<String>| json.and_then(|json| serde_json::from_str(&json).ok());

@@ -32,6 +32,9 @@ impl fmt::Display for JobExplanation {
         if !matches!(reason, Reason::Ended { halts: false, .. }) {
             write_jobs_behind(f, *behind, *job)?;
         }
+        if let Some(batch) = self.batch {
+            write!(f, " It is of batch {batch}.")?;
+        }
         write_cancel(f, self.cancel_requested_at.as_ref())?;
         write_unserved(f, queue, self.unserved.as_ref())?;
         write_advice(f, self.advice())

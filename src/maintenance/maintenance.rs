@@ -1,5 +1,5 @@
 //! The tick of maintenance, by one process at a time: requests, halts, move tasks, schedules,
-//! flags, and in each round retention and the sweep.
+//! batches, flags, and in each round retention and the sweep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +15,7 @@ use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::shared_poll::{LATE, PollTarget, SharedPoll};
 use crate::liveness::side_pool::SidePool;
+use crate::maintenance::batches::{end_batches, tend_batches};
 use crate::maintenance::halts::end_halts;
 use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
@@ -44,6 +46,8 @@ pub(crate) struct Tick {
     /// The reports of the round, by queue.
     pub(crate) reports: Vec<(String, MaintenanceReport)>,
     pub(crate) fired: Fired,
+    /// The batches whose follow-ups the database refused, and why.
+    pub(crate) refused: Vec<(i64, String)>,
 }
 
 /// Where the next round goes on.
@@ -55,6 +59,8 @@ pub(crate) struct Cursors {
     settings: (String, String),
     /// Progress that is left behind: the last job looked at.
     progress: i64,
+    /// Batches: the last that was noted, and the last looked at that has ended.
+    batches: (i64, i64),
 }
 
 pub(crate) struct Maintenance<'a> {
@@ -65,11 +71,12 @@ pub(crate) struct Maintenance<'a> {
 }
 
 impl Maintenance<'_> {
-    /// Runs ticks until `stop`.
+    /// Runs ticks until `stop`: every second, and at a `wake`.
     pub(crate) async fn run(
         &self,
         side: &SidePool,
         shared_poll: &Arc<SharedPoll>,
+        wake: &Notify,
         stop: &CancellationToken,
         report: impl Fn(BackgroundError),
     ) {
@@ -91,9 +98,12 @@ impl Maintenance<'_> {
             };
             let mut schedule_at = None;
             match timeout(LIMIT, tick).await {
-                Ok(Ok(Tick { reports, fired })) => {
+                Ok(Ok(Tick { reports, fired, refused })) => {
                     for (schedule, source) in fired.refused {
                         report(BackgroundError::Schedule { schedule, source });
+                    }
+                    for (batch, reason) in refused {
+                        report(BackgroundError::Batch { batch, reason });
                     }
                     schedule_at = fired.next_in.and_then(|next| Instant::now().checked_add(next));
                     for (queue, MaintenanceReport { repaired, .. }) in reports {
@@ -111,6 +121,7 @@ impl Maintenance<'_> {
                 () = stop.cancelled() => return,
                 () = self.wait(round_at, shared_poll) => {}
                 () = until(schedule_at) => {}
+                () = wake.notified() => {}
             }
         }
     }
@@ -134,8 +145,8 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Handles requests, halts, move tasks, schedules and flags; with `round` also runs a round of
-    /// retention and sweep.
+    /// Handles requests, halts, move tasks, schedules, batches and flags; with `round` also runs a
+    /// round of retention and sweep.
     pub(crate) async fn tick(
         &self,
         conn: PoolConnection<Postgres>,
@@ -143,7 +154,7 @@ impl Maintenance<'_> {
         cursors: &mut Cursors,
     ) -> Result<Tick, sqlx::Error> {
         let store = self.store;
-        let Tick { mut reports, mut fired } = Tick::default();
+        let Tick { mut reports, mut fired, mut refused } = Tick::default();
         let mut conn = WorkConnection::from(conn);
         let mut leads = true;
         if store.awaits_maintenance(&mut conn).await? {
@@ -152,6 +163,7 @@ impl Maintenance<'_> {
                 end_halts(store, &mut conn).await?;
             }
             fired = fire_schedules(store, &mut conn, None).await?;
+            refused = end_batches(store, &mut conn).await?.refused;
             run_move_tasks(store, &mut conn).await?;
             tidy(store, &mut conn).await?;
         }
@@ -165,9 +177,10 @@ impl Maintenance<'_> {
                 reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }
             forget_progress(store, &mut conn, &mut cursors.progress).await?;
+            tend_batches(store, &mut conn, &mut cursors.batches).await?;
         }
         conn.done();
-        Ok(Tick { reports, fired })
+        Ok(Tick { reports, fired, refused })
     }
 }
 

@@ -187,7 +187,9 @@ impl Processor {
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
         let mut workers = JoinSet::new();
-        let mut wakes = HashMap::new();
+        let maintenance_wake = Arc::new(Notify::new());
+        // A notification that names no queue is for maintenance.
+        let mut wakes = HashMap::from([(String::new(), Arc::clone(&maintenance_wake))]);
         if !context.pooler_state.is_detected() {
             spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
         }
@@ -256,7 +258,8 @@ impl Processor {
             schedules::spawn(&mut side_tasks, &context, &side_stop, schedules);
         }
         if let Some(interval) = maintenance {
-            spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval);
+            let wake = maintenance_wake;
+            spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval, wake);
         }
         // A guard: the runtime may end before the workers do, and the monitor's thread is not the
         // runtime's.

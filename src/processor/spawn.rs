@@ -142,6 +142,7 @@ pub(crate) fn spawn_maintenance(
     stop: &CancellationToken,
     queues: Vec<QueueOptions>,
     interval: Duration,
+    wake: Arc<Notify>,
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
@@ -154,7 +155,7 @@ pub(crate) fn spawn_maintenance(
         }
         let maintenance = Maintenance { store: &context.store, queues, interval };
         let report = |error| context.report(&error);
-        maintenance.run(&context.side, &context.shared_poll, &stop, report).await;
+        maintenance.run(&context.side, &context.shared_poll, &wake, &stop, report).await;
     });
 }
 

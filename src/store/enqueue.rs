@@ -5,7 +5,7 @@ use std::mem::take;
 use std::slice;
 
 use sea_query::{Expr, InsertStatement, JoinType, Order, SelectStatement};
-use sqlx::postgres::PgArguments;
+use sqlx::postgres::{PgArguments, PgDatabaseError};
 use sqlx::query::Query;
 use sqlx::{PgExecutor, Postgres, Row};
 use tracing::Instrument;
@@ -40,8 +40,8 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(["flagged", "turn_at"]));
-    select_into(&mut inserted, rows(many));
+        .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(ADDED));
+    select_into(&mut inserted, rows(names, many));
     let mut answer = select();
     answer.column("id").column("first").from("entry");
     if many {
@@ -60,7 +60,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
 }
 
 /// The jobs as they were given.
-const INPUT: [(u8, &str, &str); 20] = [
+const INPUT: [(u8, &str, &str); 21] = [
     (1, "queue", "text"),
     (2, "group_id", "text"),
     (3, "data", "text"),
@@ -81,13 +81,14 @@ const INPUT: [(u8, &str, &str); 20] = [
     (18, "headers", "text"),
     (19, "attributes", "text"),
     (20, "limit_key", "text"),
+    (21, "batch_id", "int8"),
 ];
 
 /// Each with an id, drawn before anything could change their order: those of duplicates are lost.
 fn input(names: &Names, many: bool) -> SelectStatement {
     let rows = if many {
         rows_of(&INPUT.map(|(n, name, _)| (n, name)))
-            .expr_as(sql("unnest(?21)"), "leads")
+            .expr_as(sql("unnest(?22)"), "leads")
             .expr_as(sql("generate_subscripts(?1, 1)"), "place")
             .to_owned()
     } else {
@@ -131,6 +132,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
                 "i.headers",
                 "i.attributes",
                 "i.limit_key",
+                "i.batch_id",
             ]
             .map(sql),
         )
@@ -173,6 +175,9 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
     select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
 }
 
+/// The columns that are inserted behind those of [`COLUMNS`].
+const ADDED: [&str; 3] = ["batch_id", "flagged", "turn_at"];
+
 /// The columns that are inserted, and their values.
 const COLUMNS: [(&str, &str); 18] = [
     ("id", "id"),
@@ -195,7 +200,12 @@ const COLUMNS: [(&str, &str); 18] = [
     ("limit_key", "limit_key"),
 ];
 
-fn rows(many: bool) -> SelectStatement {
+/// The batch that a job joins: a call only for a job that has one.
+fn batch(names: &Names) -> String {
+    format!("case when batch_id is not null then {}(batch_id) end", names.quoted("join_batch"))
+}
+
+fn rows(names: &Names, many: bool) -> SelectStatement {
     let step = PRIORITY_AGING.as_secs();
     let flagged = if many {
         // As the client says, unless there are duplicates: the first of a group may be one.
@@ -207,6 +217,7 @@ fn rows(many: bool) -> SelectStatement {
     };
     select()
         .exprs(COLUMNS.map(|(_, value)| sql(value)))
+        .expr(sql(batch(names)))
         .expr(sql(flagged))
         // The turn of a job without a group. One that is not due yet gets its priority's aging
         // later.
@@ -231,7 +242,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?22, queue))"))
+        .expr(sql("count(pg_notify(?23, queue))"))
         .from_subquery(due, "due")
         .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
@@ -243,7 +254,7 @@ fn woken_by_one(names: &Names) -> Expr {
     let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?21, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?22, queue) end"
     ))
 }
 
@@ -302,6 +313,7 @@ fn bind_many(
         .bind(column(jobs, |job| job.headers.take()))
         .bind(column(jobs, |job| job.attributes.take()))
         .bind(column(jobs, |job| job.limit_key.take()))
+        .bind(column(jobs, |job| job.batch))
         .bind(leads)
 }
 
@@ -347,6 +359,24 @@ fn bind_one(
         .bind(job.headers)
         .bind(job.attributes)
         .bind(job.limit_key)
+        .bind(job.batch)
+}
+
+/// By these names of constraints `join_batch` tells why a job cannot join a batch.
+pub(crate) const BATCH_SEALED: &str = "batch_sealed";
+pub(crate) const BATCH_UNKNOWN: &str = "batch_unknown";
+
+/// Returns why the database refused an enqueue.
+pub(crate) fn refused(error: sqlx::Error) -> EnqueueError {
+    let database = error.as_database_error();
+    let batch = database.and_then(|database| {
+        database.try_downcast_ref::<PgDatabaseError>()?.detail()?.parse().ok()
+    });
+    match (database.and_then(|database| database.constraint()), batch) {
+        (Some(BATCH_SEALED), Some(batch)) => EnqueueError::BatchSealed { batch },
+        (Some(BATCH_UNKNOWN), Some(batch)) => EnqueueError::NoSuchBatch { batch },
+        _ => EnqueueError::Database(redact_detail(error)),
+    }
 }
 
 /// Checks everything that needs no database. `index` is the job's position in a call for several.
@@ -375,8 +405,7 @@ impl Store {
         let inserted = async {
             let job = check(job, None, settings)?;
             let inserted = self.insert_jobs(executor, vec![job], settings.notify).await;
-            let mut enqueued =
-                inserted.map_err(|error| EnqueueError::Database(redact_detail(error)))?;
+            let mut enqueued = inserted.map_err(refused)?;
             enqueued.pop().ok_or(EnqueueError::Database(sqlx::Error::RowNotFound))
         };
         let enqueued = inserted.instrument(span.clone()).await;

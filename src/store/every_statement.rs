@@ -11,6 +11,7 @@ use crate::store::{
 };
 
 const FILES: &[InFile] = &[
+    admin::batches::ALL,
     admin::control::ALL,
     admin::move_jobs::ALL,
     admin::move_tasks::ALL,

@@ -8,6 +8,7 @@ use sqlx::migrate::{Migration, MigrationType};
 use sqlx::{AssertSqlSafe, SqlSafeStr};
 
 use crate::job::advice::MOVED_TO;
+use crate::job::batch;
 use crate::job::counts::QueueCounts;
 use crate::job::explanation::BoundedCount;
 use crate::job::headers;
@@ -20,6 +21,7 @@ use crate::job::queue_settings::QueueSettings;
 use crate::job::rate::Rate;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
+use crate::store::enqueue::{BATCH_SEALED, BATCH_UNKNOWN};
 use crate::store::fragments::{
     CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST, PRIORITY_AGING,
     QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments, claimed_count,
@@ -42,7 +44,9 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/checks.sql"),
     include_str!("../../sql/functions/wake_up.sql"),
     include_str!("../../sql/functions/dedup.sql"),
+    include_str!("../../sql/functions/batch_job.sql"),
     include_str!("../../sql/functions/enqueue.sql"),
+    include_str!("../../sql/functions/stored_job.sql"),
     include_str!("../../sql/functions/claimed.sql"),
     include_str!("../../sql/functions/attempt.sql"),
     include_str!("../../sql/functions/room.sql"),
@@ -84,6 +88,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/move.sql"),
     include_str!("../../sql/functions/move_task.sql"),
     include_str!("../../sql/functions/schedule.sql"),
+    include_str!("../../sql/functions/batch.sql"),
     include_str!("../../sql/functions/parked.sql"),
     include_str!("../../sql/functions/purge.sql"),
     include_str!("../../sql/functions/node.sql"),
@@ -126,7 +131,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 59] {
+fn constants() -> [(&'static str, String); 64] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -191,6 +196,11 @@ fn constants() -> [(&'static str, String); 59] {
         ("{checkpoint_limit}", progress::CHECKPOINT_LIMIT.to_string()),
         ("{reason_limit}", name::REASON_LIMIT.to_string()),
         ("{schedule_limit}", name::SCHEDULE_LIMIT.to_string()),
+        ("{ended_batch}", quoted(headers::ENDED_BATCH)),
+        ("{batch_limit}", name::BATCH_LIMIT.to_string()),
+        ("{batch_sealed}", quoted(BATCH_SEALED)),
+        ("{batch_unknown}", quoted(BATCH_UNKNOWN)),
+        ("{batch_result_limit}", batch::RESULT_LIMIT.to_string()),
         ("{scheduled_for}", quoted(headers::SCHEDULED_FOR)),
         ("{headers_limit}", headers::LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),

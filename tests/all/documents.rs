@@ -305,3 +305,20 @@ async fn the_sql_of_the_readme_does_what_it_says() {
     assert_eq!(done.result, Some(json!(["ann", { "id": 2, "customer": "ann" }])));
     assert_eq!(Client::default().counts(pool, "orders").await.unwrap().succeeded, 2);
 }
+
+/// As psql would run them, with the batch as a variable.
+#[tokio::test]
+async fn the_sql_of_the_guide_to_batches_makes_one_follow_up() {
+    let database = database().await;
+    let pool = database.pool();
+    let blocks = blocks(&read("docs/guide/batches.md"), "sql");
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+    let (open, others) = blocks[0].split_once(" \\gset").unwrap();
+    let batch = value::<i64>(pool, open.to_owned()).await;
+    by_hand(pool, others.replace(":batch", &batch.to_string())).await;
+    by_hand(pool, "select seriatim.ack(r.receipt) from seriatim.receive('statements') r").await;
+    assert_eq!(Client::default().end_batches(pool).await.unwrap(), 1);
+    let follow_up =
+        "select count(*) from seriatim.job where queue = 'totals' and group_id = 'totals'";
+    assert_eq!(value::<i64>(pool, follow_up).await, 1);
+}

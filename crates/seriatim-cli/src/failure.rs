@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use seriatim::receive::ReceiveError;
-use seriatim::{ConfigureError, ControlError, EnqueueError, MigrateError, NameError};
+use seriatim::{BatchError, ConfigureError, ControlError, EnqueueError, MigrateError, NameError};
 
 use sqlx::postgres::PgDatabaseError;
 
@@ -119,6 +119,7 @@ impl From<ControlError> for Failure {
             | ControlError::NotPaused { .. }
             | ControlError::NoSuchSchedule { .. }
             | ControlError::ScheduleNotPaused { .. }
+            | ControlError::NoSuchBatch { .. }
             | ControlError::NotParked { .. } => Self::NothingMatched(message),
             ControlError::WrongStatus { .. }
             | ControlError::Busy { .. }
@@ -165,10 +166,22 @@ impl From<ConfigureError> for Failure {
     }
 }
 
+impl From<BatchError> for Failure {
+    fn from(error: BatchError) -> Self {
+        match error {
+            BatchError::Database(source) => source.into(),
+            BatchError::NoSuchBatch { .. } => Self::NothingMatched(chain(&error)),
+            other => Self::Usage(chain(&other)),
+        }
+    }
+}
+
 impl From<EnqueueError> for Failure {
     fn from(error: EnqueueError) -> Self {
         match error {
             EnqueueError::Database(source) => source.into(),
+            EnqueueError::NoSuchBatch { .. } => Self::NothingMatched(chain(&error)),
+            EnqueueError::BatchSealed { .. } => Self::Refused(chain(&error)),
             other => Self::Usage(in_commands(&chain(&other), None, None)),
         }
     }

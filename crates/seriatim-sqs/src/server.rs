@@ -196,12 +196,15 @@ async fn move_messages(service: &Service) {
     }
 }
 
-/// Fires the schedules that are due. Other servers and processors do so too: each due time makes
-/// one message. Never returns.
+/// Fires the schedules that are due, and ends the batches whose jobs have. Other servers and
+/// processors do so too: each due time, and each batch, makes one message. Never returns.
 async fn fire_schedules(service: &Service) {
     let database = &service.database;
     loop {
         sleep(SCHEDULES).await;
+        if let Err(error) = database.client.end_batches(database.pool()).await {
+            tracing::warn!(%error, "batches could not be ended");
+        }
         if let Err(error) = database.client.fire_schedules(database.pool()).await {
             tracing::warn!(%error, "schedules could not be fired");
             // It may go on for long, as when the server's role has no right to it.

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use seriatim::admin::{MoveTask, Operation, QueueOverview, StoredSchedule};
+use seriatim::admin::{Batch, MoveTask, Operation, QueueOverview, StoredSchedule};
 use seriatim::explain::ProcessorInfo;
 
 use crate::access::check_change;
@@ -17,6 +17,7 @@ use crate::data::{
     self, Found, JobDetail, Lane, LaneFilter, LetterFilter, Letters, Shared, Stopped,
 };
 use crate::error::{ApiError, WebError};
+use crate::pages::batches::BatchQuery;
 use crate::pages::find::FindQuery;
 use crate::pages::frame::Asked;
 use crate::pages::lane::LaneQuery;
@@ -40,6 +41,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/find", get(find))
         .route("/nodes", get(nodes))
         .route("/schedules", get(schedules))
+        .route("/batches", get(batches))
         .route("/operations", get(operations))
         .route("/move-tasks", get(move_tasks))
         .route("/actions", post(change))
@@ -122,6 +124,11 @@ async fn schedules(
     query: Asked<ScheduleQuery>,
 ) -> Answer<Vec<StoredSchedule>> {
     Ok(Json(data::schedules(&app, query?.0.after.as_deref()).await?))
+}
+
+async fn batches(State(app): State<Shared>, query: Asked<BatchQuery>) -> Answer<Vec<Batch>> {
+    let BatchQuery { before, all } = query?.0;
+    Ok(Json(data::batches(&app, before, all).await?))
 }
 
 async fn operations(State(app): State<Shared>, query: Asked<LogQuery>) -> Answer<Vec<Operation>> {

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use axum::{Json, extract::OriginalUri};
 use serde::Serialize;
-use seriatim::ControlError;
+use seriatim::{BatchError, ControlError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebError {
@@ -161,12 +161,21 @@ impl From<ControlError> for WebError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::Database(error) => error.into(),
-            ControlError::NoSuchJob { .. } | ControlError::NoSuchSchedule { .. } => {
-                Self::NotFound(error.to_string())
-            }
+            ControlError::NoSuchJob { .. }
+            | ControlError::NoSuchSchedule { .. }
+            | ControlError::NoSuchBatch { .. } => Self::NotFound(error.to_string()),
             ControlError::Name(_) | ControlError::OutOfRange { .. } => {
                 Self::BadRequest(error.to_string())
             }
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+impl From<BatchError> for WebError {
+    fn from(error: BatchError) -> Self {
+        match error {
+            BatchError::Database(error) => error.into(),
             other => Self::Refused(other.to_string()),
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! They wait for no handler. A worker's statements for each job do not belong here.
 
+pub(crate) mod batches;
 pub(crate) mod control;
 pub(crate) mod move_jobs;
 pub(crate) mod move_tasks;

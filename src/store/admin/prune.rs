@@ -31,7 +31,9 @@ statements! {
     );
     /// Cancels those of them that no claim names.
     CANCEL_REQUESTED = |names| names.sql_with(
-        "update {job} j set {cancelled}, flagged = j.group_id is not null where j.id = any ({unclaimed}($1))",
+        "update {job} j set {cancelled}, flagged = j.group_id is not null where j.id = any ({unclaimed}($1))
+        returning case when j.batch_id is not null
+          then {mark_end}(j.batch_id, j.id, j.queue, j.group_id, j.status, null) end",
         &[("cancelled", &assignments(&CANCELLED))],
     );
     FORGET_REQUESTS = forget_requests;

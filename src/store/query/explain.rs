@@ -80,6 +80,7 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
             row.try_get("progress_message")?,
             row.try_get("progress_at")?,
         ),
+        batch: row.try_get("batch")?,
         behind: count("behind")?,
         before: count("before")?,
         in_flight: count("in_flight")?,

@@ -38,7 +38,7 @@ statements! {
 const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 29] = [
+const COLUMNS: [&str; 30] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -69,6 +69,7 @@ const COLUMNS: [&str; 29] = [
         from {job_progress} p where p.job_id = j.id and p.percent is not null and j.status <> 'succeeded')",
     "(select p.checkpoint_at from {job_progress} p where p.job_id = j.id and j.status <> 'succeeded')",
     "j.limit_key",
+    "j.batch_id",
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
@@ -316,6 +317,7 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         snoozes: u32::try_from(row.try_get::<i16, _>(25)?).unwrap_or(0),
         progress: row.try_get::<Option<Json<_>>, _>(26)?.map(|progress| progress.0),
         checkpoint_at: row.try_get(27)?,
+        batch: row.try_get(29)?,
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Either, PgConnection, Row};
 use uuid::Uuid;
 
+use crate::job::batch::RESULT_LIMIT;
 use crate::store::claim::Claim;
 use crate::store::hold::HoldReceipt;
 use crate::store::literal::literal;
@@ -74,7 +75,9 @@ impl Store {
         then: AfterSettle,
     ) -> Result<SettleAnswer, sqlx::Error> {
         let settle = self.names.quoted("settle_success");
-        let result = if keep { literal(result) } else { String::from("null") };
+        // The job may be of a batch, which keeps its result.
+        let wanted = keep || result.len() <= RESULT_LIMIT;
+        let result = if wanted { literal(result) } else { String::from("null") };
         let (job, token) = (claim.job, claim.token);
         let age = claim.age().map_or_else(|| String::from("null"), |age| format!("'{age}'"));
         let then = match then {

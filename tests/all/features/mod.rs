@@ -3,6 +3,7 @@
 //! A test that concerns one of the promises P1 to P10 belongs in `promises`.
 //! A feature that only an operator calls or sees belongs in `operations`.
 
+mod batches;
 mod blocking_handlers;
 mod building;
 mod cancel;

@@ -35,8 +35,11 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 22] = [
+pub const TABLES: [&str; 25] = [
     "adoption_lock",
+    "batch",
+    "batch_due",
+    "batch_end",
     "cancel_request",
     "dedup",
     "flag_scan",

@@ -9,8 +9,8 @@ use seriatim::explain::Reason;
 use seriatim::receive::Receive;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
-    Client, ControlError, Hold, JobError, JobStatus, NewJob, OutOfAttempts, Processor, Retention,
-    Schedule,
+    Client, ControlError, Hold, JobError, JobStatus, NewBatch, NewJob, OutOfAttempts, Processor,
+    Retention, Schedule,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -491,6 +491,54 @@ async fn a_lock_of_another_role_is_told_to_observers_and_operators() {
     other.rollback().await.unwrap();
     let seen = client.explain_job(&roles.observer, id).await.unwrap().unwrap();
     assert!(matches!(seen.reason, Reason::NotAdopted { .. }), "{seen}");
+    roles.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_opens_batches_a_worker_ends_them_and_an_observer_sees_no_data() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let (producer, worker, client) = (&roles.producer, &roles.worker, Client::default());
+    let open = async |pool: &PgPool| {
+        client.open_batch(pool, NewBatch::new("b", job_of("after", "g", "carried"))).await
+    };
+    let batch = open(producer).await.unwrap();
+    client.enqueue(producer, job_of("q", "g", 1).batch(batch)).await.unwrap();
+    assert!(client.seal_batch(producer, batch).await.unwrap());
+    assert!(!client.seal_batch(producer, batch).await.unwrap());
+    let others = [
+        "select job from seriatim.batch",
+        "select * from seriatim.batches()",
+        "select * from seriatim.batch_jobs(1)",
+        "select * from seriatim.end_batches()",
+        "select seriatim.abandon_batch(1)",
+        "update seriatim.batch set ended_at = now()",
+    ];
+    may_not(producer, &others).await;
+
+    let run = handler(async |_, data| Ok(data));
+    Jobs::new(worker).drain(queue("q"), run).await.unwrap();
+    assert_eq!(client.end_batches(worker).await.unwrap(), 1);
+    assert_eq!(client.batch_jobs(worker, batch, None).await.unwrap().len(), 1);
+    client.run_maintenance(worker, queue("q")).await.unwrap();
+    let abandoned = open(worker).await.unwrap();
+    assert!(operator().abandon_batch(worker, abandoned).await.unwrap());
+
+    let seen = client.batches(&roles.observer, None, false).await.unwrap();
+    assert_eq!(seen.iter().map(|batch| batch.id).collect::<Vec<_>>(), [abandoned, batch]);
+    assert_eq!(client.batch(&roles.observer, batch).await.unwrap().unwrap().succeeded.count, 1);
+    let bare = client.without_data();
+    let bare = bare.batch_jobs(&roles.observer, batch, None).await.unwrap();
+    assert_eq!((bare.len(), &bare[0].result), (1, &None));
+    let data = [
+        "select job from seriatim.batch",
+        "select * from seriatim.batch_jobs(1)",
+        "select result from seriatim.batch_end",
+        "select seriatim.seal_batch(1)",
+        "select seriatim.abandon_batch(1)",
+    ];
+    may_not(&roles.observer, &data).await;
+    is_denied(&open(&roles.observer).await.unwrap_err());
     roles.remove().await;
 }
 

@@ -40,4 +40,7 @@ pub(crate) struct Enqueue {
     /// Enqueue nothing if a job with this id was enqueued lately.
     #[arg(long, value_name = "ID")]
     pub(crate) dedup_id: Option<String>,
+    /// Join a batch that is not sealed.
+    #[arg(long)]
+    pub(crate) batch: Option<i64>,
 }

@@ -1,6 +1,7 @@
 //! The arguments of the command line, one file per family, as in `commands`. Shared arguments are
 //! in `subject.rs` and `value.rs`.
 
+mod batch;
 mod check_history;
 mod configure;
 mod dead_letters;
@@ -31,6 +32,7 @@ use seriatim::receive::Receipt;
 
 use crate::args::value::duration;
 
+pub(crate) use crate::args::batch::{Batch, OpenBatch};
 pub(crate) use crate::args::check_history::CheckHistory;
 pub(crate) use crate::args::configure::Configure;
 pub(crate) use crate::args::dead_letters::DeadLetters;
@@ -152,6 +154,9 @@ pub(crate) enum Command {
     /// List, set, pause, resume, run and remove schedules: jobs at set times.
     #[command(subcommand)]
     Schedule(Schedule),
+    /// List, show, open, seal and abandon batches: jobs whose end starts a follow-up.
+    #[command(subcommand)]
+    Batch(Batch),
     /// Cancel all queued jobs of a queue or a group. Running jobs go on.
     Purge(Purge),
     /// Show or change the settings of a queue.
@@ -291,6 +296,7 @@ impl Command {
             Self::Parked(parked) => !matches!(parked, Parked::List { .. }),
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Schedule(schedule) => !matches!(schedule, Schedule::List | Schedule::Next { .. }),
+            Self::Batch(batch) => !matches!(batch, Batch::List { .. } | Batch::Show { .. }),
             Self::Configure(configure) => configure.changes(),
             Self::Nodes { command } => matches!(command, Some(Nodes::Release { .. })),
             Self::Serve(serve) => serve.what.is_some(),

@@ -46,6 +46,7 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
         priority,
         max_attempts,
         dedup_id,
+        batch,
     } = enqueue;
     let mut job = NewJob::new(queue, &read(&data)?);
     if let Some(group) = group {
@@ -74,6 +75,9 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
     }
     if let Some(id) = dedup_id {
         job = job.dedup_id(id);
+    }
+    if let Some(batch) = batch {
+        job = job.batch(batch);
     }
     Ok(job)
 }

@@ -1,5 +1,6 @@
 //! The commands, a file for each family.
 
+mod batch;
 mod check_history;
 pub(crate) mod configure;
 mod dead_letters;
@@ -85,6 +86,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Discard(letters) => dead_letters::discard(&session, &letters).await,
         Command::MoveTask(task) => move_task::run(&session, task).await,
         Command::Schedule(schedule) => schedule::run(&session, schedule).await,
+        Command::Batch(batch) => batch::run(&session, batch).await,
         Command::Purge(purge) => purge::run(&session, &purge).await,
         Command::Configure(configure) => configure::run(&session, configure).await,
         Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,

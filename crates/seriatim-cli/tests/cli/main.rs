@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batches;
 mod changes;
 mod check_history;
 mod dead_letters;

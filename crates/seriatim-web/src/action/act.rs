@@ -4,7 +4,7 @@ use crate::action::change::Change;
 use crate::action::dead_letters::Verb;
 use crate::action::effect::Effect;
 use crate::action::{
-    Action, Ask, dead_letters, job, lane, move_task, node, parked, purge, schedule,
+    Action, Ask, batch, dead_letters, job, lane, move_task, node, parked, purge, schedule,
 };
 use crate::app::App;
 use crate::config::Identity;
@@ -61,5 +61,6 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         Action::PauseSchedule { schedule } => schedule::pause(change, schedule).await,
         Action::ResumeSchedule { schedule } => schedule::resume(change, schedule).await,
         Action::FireSchedule { schedule } => schedule::fire(change, schedule).await,
+        Action::AbandonBatch { batch } => batch::abandon(change, *batch).await,
     }
 }

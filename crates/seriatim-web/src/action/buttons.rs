@@ -1,7 +1,7 @@
 //! The buttons of actions: those that a user may press.
 
 use seriatim::JobStatus;
-use seriatim::admin::{GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
+use seriatim::admin::{Batch, GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
 
 use crate::action::{Action, StartMoveTask};
 use crate::app::App;
@@ -284,6 +284,14 @@ impl<'a> Buttons<'a> {
         } else {
             Action::PauseSchedule { schedule: name() }
         });
+        self
+    }
+
+    /// Adds what can be done about a batch.
+    pub(crate) fn batch(mut self, batch: &Batch) -> Self {
+        if batch.ended_at.is_none() {
+            self.add(&Action::AbandonBatch { batch: batch.id });
+        }
         self
     }
 

@@ -1,6 +1,7 @@
 //! The actions of an operator on the page: each action's preview, its right, its effect in words.
 
 mod act;
+mod batch;
 mod buttons;
 mod change;
 mod dead_letters;
@@ -122,6 +123,10 @@ pub(crate) enum Action {
     FireSchedule {
         schedule: String,
     },
+    /// Gives a batch up.
+    AbandonBatch {
+        batch: i64,
+    },
 }
 
 impl Action {
@@ -150,7 +155,8 @@ impl Action {
             | Self::ReleaseNode { .. }
             | Self::PauseSchedule { .. }
             | Self::ResumeSchedule { .. }
-            | Self::FireSchedule { .. } => Access::Operator,
+            | Self::FireSchedule { .. }
+            | Self::AbandonBatch { .. } => Access::Operator,
         }
     }
 
@@ -180,6 +186,7 @@ impl Action {
             Self::StartMoveTask(_) => "Start move task",
             Self::CancelMoveTask { .. } => "Cancel move task",
             Self::ReleaseNode { .. } => "Release",
+            Self::AbandonBatch { .. } => "Abandon",
         }
     }
 }

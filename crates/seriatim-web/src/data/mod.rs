@@ -12,7 +12,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use seriatim::admin::{
-    GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
+    Batch, GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
     QueueOverview, StoredSchedule,
 };
 use seriatim::explain::ProcessorInfo;
@@ -115,6 +115,18 @@ pub(crate) async fn schedules(
     after: Option<&str>,
 ) -> Result<Vec<StoredSchedule>, WebError> {
     Ok(app.client.schedules(&app.reads, after).await?)
+}
+
+/// The batches of a page.
+pub(crate) const BATCHES: usize = 100;
+
+/// Returns the batches that have not ended, or `all`: the newest first, or those before one.
+pub(crate) async fn batches(
+    app: &App,
+    before: Option<i64>,
+    all: bool,
+) -> Result<Vec<Batch>, WebError> {
+    Ok(app.client.batches(&app.reads, before, !all).await?)
 }
 
 /// Returns the processors, those that are gone first.

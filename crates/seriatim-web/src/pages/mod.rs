@@ -1,5 +1,6 @@
 //! The pages, as HTML: a file for each address, with its query, its handler and its template.
 
+pub(crate) mod batches;
 pub(crate) mod failed;
 pub(crate) mod find;
 pub(crate) mod frame;
@@ -34,6 +35,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .merge(failed::route())
         .merge(find::route())
         .merge(schedules::route())
+        .merge(batches::route())
         .merge(nodes::route())
         .merge(log::route())
         .method_not_allowed_fallback(wrong_method)

@@ -110,6 +110,7 @@ async fn what_each_page_costs_the_database() {
         "/failed?queue=wide&error=none+has+it".to_owned(),
         "/failed?error=none+has+it".to_owned(),
         "/schedules".to_owned(),
+        "/batches".to_owned(),
         "/nodes".to_owned(),
         "/log".to_owned(),
         "/find?q=group+0999".to_owned(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod actions;
+mod batches;
 mod browser;
 mod chromium;
 mod cost;

@@ -44,6 +44,7 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
         show("processors", work::processors(session).await)?;
         show("claims", work::claims(session).await)?;
         show("schedules", work::schedules(session).await)?;
+        show("batches", work::batches(session).await)?;
         show("policies", work::policies(session).await)?;
         show("stopped", work::stopped(session).await)?;
     }

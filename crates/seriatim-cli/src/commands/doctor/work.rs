@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::admin::{GroupFilter, GroupSort, GroupState, OverriddenOption};
+use seriatim::admin::{BatchState, GroupFilter, GroupSort, GroupState, OverriddenOption};
 use seriatim::explain::Reason;
 
 use crate::commands::doctor::finding::{Finding, Findings};
@@ -15,6 +15,8 @@ use crate::session::Session;
 const DUE: chrono::Duration = chrono::Duration::seconds(10);
 /// How long the next job of a lane may be due before a lock on its row is told of.
 const BLOCKED: chrono::Duration = chrono::Duration::seconds(30);
+/// How long a batch that is not sealed is not suspicious.
+const FORGOTTEN: chrono::Duration = chrono::Duration::days(1);
 /// How long a pause is not suspicious.
 const PAUSE: Duration = Duration::from_hours(1);
 
@@ -114,6 +116,23 @@ pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure
         );
     }
     Ok(findings.or_fine("none waits to be fired"))
+}
+
+/// Looks for batches that cannot end, among the newest that are pending.
+pub(super) async fn batches(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("batches");
+    let now = session.now().await?;
+    for batch in session.client.batches(&mut *session.read().await?, None, true).await? {
+        let show = format!("{} batch show {}", program(), batch.id);
+        match batch.state {
+            BatchState::Failed | BatchState::Refused => findings.problem(batch.to_string(), show),
+            BatchState::Open if now - batch.opened_at > FORGOTTEN => {
+                findings.note(batch.to_string(), Some(show));
+            }
+            _ => {}
+        }
+    }
+    Ok(findings.or_fine("none has failed"))
 }
 
 /// Looks for options of processors that do not count, as the queues' settings say otherwise.

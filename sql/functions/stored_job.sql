@@ -1,0 +1,45 @@
+-- A job that is stored until it is enqueued: that of a schedule, and the follow-up of a batch. It
+-- is an object with `data`, and any of `name`, `reference`, `priority`, `max_attempts`, `headers`,
+-- `attributes`, `limit_key`, `delay` and `time_to_live` in seconds, `timeout_ms`, `lease_ms`; or
+-- with `payload` in hexadecimal digits and `content_type`, instead of `data`.
+
+create or replace function check_stored_job(queue text, group_id text, job jsonb) returns void
+language plpgsql volatile set search_path from current as $$
+begin
+  perform check_queue(queue);
+  perform check_name('group', group_id, {group_limit});
+  if job is null or jsonb_typeof(job) <> 'object' or (job ? 'data') = (job ? 'payload') then
+    raise exception 'the job is no object with data or a payload'
+      using errcode = '22023', hint = 'Pass it as in {"data": {"cents": 1500}}.';
+  end if;
+end $$;
+
+-- Enqueues it, with a header beside its own, and returns its id.
+create or replace function enqueue_stored(of_queue text, of_group text, its jsonb, header jsonb,
+  dedup_id text) returns bigint
+language plpgsql volatile set search_path from current as $$
+declare
+  new_job bigint;
+begin
+  select e.id into new_job from enqueue(
+    queue => of_queue,
+    data => its->'data',
+    group_id => of_group,
+    delay => make_interval(secs => (its->>'delay')::float8),
+    name => its->>'name',
+    reference => its->>'reference',
+    priority => (its->>'priority')::integer,
+    expires_at => clock_timestamp() + make_interval(secs => (its->>'time_to_live')::float8),
+    max_attempts => (its->>'max_attempts')::integer,
+    dedup_id => enqueue_stored.dedup_id,
+    payload => decode(its->>'payload', 'hex'),
+    content_type => its->>'content_type',
+    headers => coalesce(its->'headers', '{}') || header,
+    attributes => its->'attributes',
+    limit_key => its->>'limit_key') e;
+  if its ? 'timeout_ms' or its ? 'lease_ms' then
+    update job j set timeout_ms = (its->>'timeout_ms')::bigint, lease_ms = (its->>'lease_ms')::bigint
+    where j.id = new_job;
+  end if;
+  return new_job;
+end $$;
