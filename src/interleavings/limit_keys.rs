@@ -390,8 +390,8 @@ async fn a_receive_that_stays_open_delays_its_own_key_alone() {
     let (mut receiver, mut conn) = (scene.session().await, scene.session().await);
     enqueue(&mut conn, &["a"]).await;
     begin(&mut receiver).await;
-    let received = number(&mut receiver, "select count(*) from seriatim.receive('q')").await;
-    assert_eq!(received, 1);
+    let given = number(&mut receiver, "select count(*) from seriatim.receive('q')").await;
+    assert_eq!(given, 1);
     let client = Client::default().notify(false);
     let same = client.enqueue(&mut conn, job("b", "t")).await.unwrap().id();
     let others = client.enqueue(&mut conn, job("c", "u")).await.unwrap().id();
@@ -441,7 +441,7 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
                             match scene.try_hold(&mut conn, &claim).await {
                                 HoldAnswer::Held(held) => break held,
                                 HoldAnswer::Skipped => rollback(&mut conn).await,
-                                other => panic!("not held: {other:?}"),
+                                other @ HoldAnswer::Lost => panic!("not held: {other:?}"),
                             }
                         };
                         scene.settle(&mut conn, &claim, &held, &succeeded()).await;
@@ -452,7 +452,7 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
         })
         .collect();
     let all = futures::future::join_all(workers);
-    let done = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
+    let done = tokio::time::timeout(std::time::Duration::from_mins(1), all).await;
     for worker in done.expect("a group was forgotten") {
         worker.unwrap();
     }

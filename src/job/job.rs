@@ -178,6 +178,7 @@ impl fmt::Debug for Job {
             .field("queue", &self.queue)
             .field("moved_from", &self.moved_from)
             .field("group", &self.group)
+            .field("limit_key", &self.limit_key)
             .field("status", &self.status)
             .field("data", &Redacted)
             .field("payload", &self.payload.as_ref().map(|_| Redacted))

@@ -98,6 +98,44 @@ enum Expiry {
     At(DateTime<Utc>),
 }
 
+/// A time of a job: so long after its enqueue, or a moment.
+type JobTime = (Option<Duration>, Option<DateTime<Utc>>);
+
+/// Makes the error for a value that is out of its range, of the field, the value and the range.
+type OutOfRange<'a> = &'a dyn Fn(&'static str, String, &'static str) -> EnqueueError;
+
+impl Start {
+    fn check(self, out_of_range: OutOfRange<'_>) -> Result<JobTime, EnqueueError> {
+        match self {
+            Self::Unsaid => Ok((None, None)),
+            Self::After(delay) if delay > MAX_DELAY => {
+                Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"))
+            }
+            Self::After(delay) => Ok((Some(delay), None)),
+            Self::At(time) if !is_meant(time) => {
+                Err(out_of_range("run_at", time.to_string(), YEARS))
+            }
+            Self::At(time) => Ok((None, Some(time))),
+        }
+    }
+}
+
+impl Expiry {
+    fn check(self, out_of_range: OutOfRange<'_>) -> Result<JobTime, EnqueueError> {
+        match self {
+            Self::Never => Ok((None, None)),
+            Self::After(time) if !(MS..=MAX_DELAY).contains(&time) => {
+                Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"))
+            }
+            Self::After(time) => Ok((Some(time), None)),
+            Self::At(time) if !is_meant(time) => {
+                Err(out_of_range("expires_at", time.to_string(), YEARS))
+            }
+            Self::At(time) => Ok((None, Some(time))),
+        }
+    }
+}
+
 /// How a duplicate of a job is recognized.
 #[derive(Debug)]
 enum Dedup {
@@ -407,28 +445,8 @@ impl NewJob {
         let headers = check_headers(&headers, index)?;
         let attributes = check_attributes(attributes.0, index)?;
         let content = check_content(content, index, data_limit)?;
-        let (delay, run_at) = match start {
-            Start::Unsaid => (None, None),
-            Start::After(delay) if delay > MAX_DELAY => {
-                return Err(out_of_range("delay", format!("{delay:?}"), "at most 100 years"));
-            }
-            Start::After(delay) => (Some(delay), None),
-            Start::At(time) if !is_meant(time) => {
-                return Err(out_of_range("run_at", time.to_string(), YEARS));
-            }
-            Start::At(time) => (None, Some(time)),
-        };
-        let (time_to_live, expires_at) = match end {
-            Expiry::Never => (None, None),
-            Expiry::After(time) if !(MS..=MAX_DELAY).contains(&time) => {
-                return Err(out_of_range("time_to_live", format!("{time:?}"), "1 ms to 100 years"));
-            }
-            Expiry::After(time) => (Some(time), None),
-            Expiry::At(time) if !is_meant(time) => {
-                return Err(out_of_range("expires_at", time.to_string(), YEARS));
-            }
-            Expiry::At(time) => (None, Some(time)),
-        };
+        let (delay, run_at) = start.check(&out_of_range)?;
+        let (time_to_live, expires_at) = end.check(&out_of_range)?;
         let max_attempts = max_attempts
             .map(|n| match i32::try_from(n) {
                 Ok(n) if n > 0 => Ok(n),

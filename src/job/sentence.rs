@@ -143,11 +143,7 @@ impl fmt::Display for Reason {
                 if let Some(limit) = limit {
                     write!(f, " ({taken} of {limit} are taken)")?;
                 }
-                match before.count {
-                    0 => f.write_str(", and no other group waits before it"),
-                    1 => f.write_str(", and 1 group waits before it"),
-                    _ => write!(f, ", and {before} groups wait before it"),
-                }
+                write_groups_before(f, *before)
             }
             Self::AtRate { rate, until } => write!(
                 f,
@@ -183,6 +179,14 @@ impl fmt::Display for Reason {
             }
             Self::Nothing => f.write_str("has nothing to do"),
         }
+    }
+}
+
+fn write_groups_before(f: &mut fmt::Formatter<'_>, before: BoundedCount) -> fmt::Result {
+    match before.count {
+        0 => f.write_str(", and no other group waits before it"),
+        1 => f.write_str(", and 1 group waits before it"),
+        _ => write!(f, ", and {before} groups wait before it"),
     }
 }
 
