@@ -6,18 +6,19 @@
 //! four times as long. `SERIATIM_HISTORY_KEEP=1` keeps the histories of good runs too.
 
 mod chaos;
+pub mod features;
 mod produce;
 mod program;
 pub mod read_back;
 mod receivers;
 pub mod recorder;
-mod run;
+pub mod run;
 mod shrink;
 pub mod worker;
 
 use std::time::{Duration, Instant};
 
-use program::{Job, Part, Program, Sabotage, Step, Then, Turn, generate};
+use program::{Job, Limits, Part, Program, Sabotage, Step, Then, Turn, generate};
 use run::{keep, run};
 
 use crate::support::size;
@@ -111,6 +112,9 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
         jobs_per_turn: 1,
         halt: false,
         receives: None,
+        limits: Limits::default(),
+        batches: Vec::new(),
+        schedule: None,
         producers: vec![
             (0..8)
                 .map(|n| if n % 2 == 0 { enqueue.clone() } else { transaction.clone() })
@@ -148,7 +152,7 @@ const LEASE: Option<u64> = Some(600_000);
 
 /// A handler of 100 ms that writes an effect first.
 fn slow(then: Then) -> Turn {
-    Turn { ms: 100, writes: (1, 0), follower: None, then }
+    Turn { ms: 100, writes: (1, 0), then, ..Turn::plain() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +195,7 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
             assert!(smaller.size() < program.size(), "{smaller}\nof\n{program}");
         }
     }
-    assert_eq!(acts.len(), 10, "every act comes");
+    assert_eq!(acts.len(), 11, "every act comes");
     // Only the parts that cannot be left out remain.
     let mut program = generate(1, true, 1);
     let has_savepoint = |program: &Program| format!("{program}").contains("Savepoint");
@@ -204,4 +208,6 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
         (1, 0, 1),
         "{program}"
     );
+    let features = (program.limits, program.batches.len(), program.schedule);
+    assert_eq!(features, (Limits::default(), 0, None), "{program}");
 }

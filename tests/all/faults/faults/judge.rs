@@ -34,6 +34,8 @@ pub struct Figures {
     pub never: usize,
     /// Starts out of order after rows of groups were written by hand.
     pub out_of_order: usize,
+    /// Starts beyond the limit of their key after that.
+    pub over_limit: usize,
     /// Attempts whose number went with a row of their group that was written by hand.
     pub uncounted: usize,
     /// For how long handlers that were frozen went on when they were woken up.
@@ -73,6 +75,11 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     if by_hand || round.deleted_a_flag {
         figures.out_of_order += violations.counts.remove(&Promise::P1).unwrap_or(0);
         violations.kept.retain(|its| its.promise != Promise::P1);
+    }
+    if by_hand {
+        // A slot of a limit key went with its row.
+        figures.over_limit += violations.counts.remove(&Promise::Limit).unwrap_or(0);
+        violations.kept.retain(|its| its.promise != Promise::Limit);
     }
     if !violations.is_empty() {
         let file = keep(&round, &tail);
@@ -307,9 +314,9 @@ impl Figures {
             println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
         }
         println!(
-            "after rows of groups were written by hand: {} starts out of order, {} attempts not \
-             counted",
-            self.out_of_order, self.uncounted
+            "after rows of groups were written by hand: {} starts out of order, {} beyond a limit, \
+             {} attempts not counted",
+            self.out_of_order, self.over_limit, self.uncounted
         );
         println!("violations: {:?}, groups that never went on: {}", self.broken, self.never);
         for story in &self.stories {
@@ -345,5 +352,6 @@ fn hits(history: &History, fault: &Injected, run: &Went) -> bool {
     let meanwhile = run.start <= fault.end && run.until >= fault.begin;
     let through =
         !fault.kind.is_over_at_once() && run.start <= fault.begin && run.until >= fault.end;
-    its && meanwhile && (run.ended != Some(Ended::Succeeded) || through)
+    let by_itself = matches!(run.ended, Some(Ended::Succeeded | Ended::Snoozed | Ended::Again));
+    its && meanwhile && (!by_itself || through)
 }
