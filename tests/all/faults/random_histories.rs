@@ -125,15 +125,18 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
     }
 }
 
-/// Runs what is broken until it shows, which it does nearly always, and gives the program back with
-/// what it came to.
 async fn is_found(
     sabotage: Sabotage,
     lease: Option<u64>,
     turn: &Turn,
     promise: &str,
 ) -> (Program, run::Outcome) {
-    let program = broken(sabotage, lease, turn);
+    shows(broken(sabotage, lease, turn), promise).await
+}
+
+/// Runs what is broken until it shows, which it does nearly always, and gives the program back with
+/// what it came to.
+async fn shows(program: Program, promise: &str) -> (Program, run::Outcome) {
     let mut outcome = run(&program).await;
     for _ in 0..3 {
         if outcome.broken.iter().any(|broken| broken.starts_with(promise)) {
@@ -142,7 +145,7 @@ async fn is_found(
         outcome = run(&program).await;
     }
     let found = outcome.broken.iter().any(|broken| broken.starts_with(promise));
-    let file = keep(&outcome, &format!("history-{sabotage:?}"));
+    let file = keep(&outcome, &format!("history-{:?}", program.sabotage));
     assert!(found, "{:?} and no {promise}: {}", outcome.broken, file.display());
     assert!(outcome.told.contains(promise), "{}", outcome.told);
     (program, outcome)
@@ -182,6 +185,18 @@ async fn a_job_that_is_deleted_by_hand_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_sent_to_the_back_of_the_line_is_found() {
     is_found(Sabotage::Renumber, LEASE, &slow(Then::Succeed), "P1 ").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_are_taken_by_hand_are_found() {
+    // Before they have a transaction: behind row locks no other session could write their rows.
+    let unlocked = Turn { writes: (0, 1), ..slow(Then::Succeed) };
+    let mut program = broken(Sabotage::ForgetSlots, LEASE, &unlocked);
+    program.limits.per_key = Some(1);
+    for (number, job) in (0..).zip(program.jobs_mut()) {
+        (job.group, job.limit_key) = (Some(number), Some(0));
+    }
+    shows(program, "Limit ").await;
 }
 
 #[test]

@@ -328,6 +328,10 @@ impl Figures {
     pub fn are_fine(&self) {
         assert!(self.broken.is_empty(), "{:?}\n{}", self.broken, self.stories.join("\n"));
         assert_eq!(self.never, 0, "groups never went on");
+        let by_hand = |kind: &Kind| kind.may_cost_order() || *kind == Kind::JobDeleted;
+        if !self.faults.keys().any(by_hand) {
+            assert_eq!(self.errors.get("Stranded"), None, "nothing is left to the sweep");
+        }
         assert!(self.jobs > 0);
     }
 }

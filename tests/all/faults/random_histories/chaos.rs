@@ -223,6 +223,9 @@ pub async fn sabotage(pool: &PgPool, how: Option<Sabotage>) -> std::convert::Inf
              (select min(id) from seriatim.job where attempts = 0
               and seriatim.job_state(status, queue, group_id, id) = 'queued')"
         }
+        Some(Sabotage::ForgetSlots) => {
+            "update seriatim.queue_group set limit_key = null where limit_key is not null"
+        }
         Some(Sabotage::WriteOutside) | None => return std::future::pending().await,
     };
     loop {

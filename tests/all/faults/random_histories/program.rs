@@ -161,6 +161,8 @@ pub enum Sabotage {
     Delete,
     /// A queued job gets a new and higher id.
     Renumber,
+    /// An operator's SQL takes the slots of limit keys from groups that run.
+    ForgetSlots,
 }
 
 impl Program {

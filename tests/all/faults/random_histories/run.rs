@@ -15,6 +15,7 @@ use super::read_back::{line, read_back};
 use super::receivers::Receiver;
 use super::recorder::{Recorder, now, path};
 use super::shrink::candidates;
+use super::worker::STRANDED;
 use crate::support::{PATIENCE, by_hand, database};
 use seriatim_history::event::Event;
 use seriatim_history::{History, check, tell};
@@ -131,8 +132,14 @@ async fn drain(pool: &PgPool, chaos: &Chaos, program: &Program) {
 fn decide(text: String) -> Outcome {
     let history = History::read(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let violations = check(&history);
-    let broken = violations.counts.iter().map(|(promise, n)| format!("{promise}: {n}")).collect();
+    let mut broken: Vec<_> =
+        violations.counts.iter().map(|(promise, n)| format!("{promise}: {n}")).collect();
     let told = violations.kept.iter().map(|its| tell(&history, its)).collect();
+    // Whatever else goes wrong, nothing is left to the sweep.
+    let stranded = history.faults.iter().filter(|fault| fault.what.starts_with(STRANDED)).count();
+    if stranded > 0 {
+        broken.push(format!("{STRANDED}: {stranded}"));
+    }
     Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use seriatim::observe::BackgroundError;
 use seriatim::{
     ActiveJob, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
     RetryPolicy, Running,
@@ -43,6 +44,8 @@ pub struct Data {
     pub plan: Vec<Turn>,
 }
 
+/// How a fault begins that tells of groups which only the sweep has woken.
+pub const STRANDED: &str = "Stranded";
 /// The limit of handlers whose job says nothing else, in milliseconds.
 const TIMEOUT: u64 = 600;
 
@@ -91,9 +94,10 @@ pub async fn work(settings: Settings) {
         .poll_interval(Duration::from_millis(50))
         .maintenance_interval(Duration::from_millis(100))
         .on_error(move |error| {
-            let what = chain(error);
+            let stranded = matches!(error, BackgroundError::Stranded { .. });
+            let what = if stranded { format!("{STRANDED}: ") } else { String::new() };
             say(format!("error: {error:?}"));
-            errors.fault(what, now());
+            errors.fault(what + &chain(error), now());
         })
         .queue(
             queue,
