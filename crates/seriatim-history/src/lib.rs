@@ -3,8 +3,8 @@
 //! It decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost
 //! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and
 //! whether limits of limit keys, batches and schedules did what they are for. It tells each
-//! violation as a short story. `docs/history.md` has the format, which is that of any queue, and the
-//! conclusions from each observation.
+//! violation as a short story. `docs/history.md` has the format, which is that of any queue, and
+//! the conclusions from each observation.
 //!
 //! ```
 //! let history = seriatim_history::History::read("{\"event\":\"drained\",\"at\":1}".as_bytes())?;

@@ -348,6 +348,7 @@ async fn all_of_them_at_random() {
     }
     figures.report();
     figures.are_fine();
+    assert!(figures.made.iter().all(|made| *made > 0), "{:?}", figures.made);
 }
 
 /// As much as a small machine can do: many jobs in each turn, most of which write nothing.

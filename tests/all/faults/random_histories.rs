@@ -56,8 +56,9 @@ async fn keeps_the_promises(leases: bool) {
         let begun = Instant::now();
         let outcome = run(&program).await;
         println!(
-            "seed {seed}: {} jobs, {} events, {} acts, {} workers in {:?}",
+            "seed {seed}: {} jobs, {} of them made by the queue, {} events, {} acts, {} workers in {:?}",
             outcome.jobs,
+            outcome.made,
             outcome.events,
             program.chaos.len(),
             program.workers,

@@ -14,6 +14,7 @@ use crate::faults::random_histories::read_back::{line, read_back};
 use crate::faults::random_histories::recorder::path;
 use seriatim_history::Promise;
 use seriatim_history::event::{Delayed, Ended, Event, Found, Time};
+use seriatim_history::history::Run;
 use seriatim_history::{History, check, tell};
 
 /// The results of rounds, added up.
@@ -30,6 +31,8 @@ pub struct Figures {
     /// Numbers of errors that reached the error hook, by variant.
     pub errors: BTreeMap<String, usize>,
     pub drains: Vec<Duration>,
+    /// Follow-ups of batches, jobs of schedules, and runs that put their jobs off.
+    pub made: [usize; 3],
     /// Groups' successes that never came.
     pub never: usize,
     /// Starts out of order after rows of groups were written by hand.
@@ -220,6 +223,11 @@ impl Figures {
                 *self.errors.entry(variant.to_owned()).or_default() += 1;
             }
         }
+        let runs = history.jobs.iter().flat_map(|job| &job.runs);
+        let put_off = |run: &&Run| matches!(run.end, Some((_, Ended::Snoozed | Ended::Again)));
+        self.made[0] += history.batches.iter().map(|batch| batch.follow_ups.len()).sum::<usize>();
+        self.made[1] += history.schedules.iter().map(|its| its.jobs.len()).sum::<usize>();
+        self.made[2] += runs.filter(put_off).count();
         let mut groups = vec![Vec::new(); history.groups.len()];
         for job in &history.jobs {
             let Some(enqueue) = &job.enqueue else { continue };
@@ -291,6 +299,10 @@ impl Figures {
             self.attempts,
             self.unanswered,
             spread(&self.drains)
+        );
+        let [follow_ups, scheduled, put_off] = self.made;
+        println!(
+            "{follow_ups} follow-ups of batches, {scheduled} jobs of schedules, {put_off} put off"
         );
         for (kind, its) in &self.faults {
             let (times, hit) = (its.times, its.hit);

@@ -22,7 +22,7 @@ pub struct Program {
     /// A receiver beside the workers.
     pub receives: Option<Receives>,
     pub limits: Limits,
-    /// Those that producers may join: whether all jobs must succeed.
+    /// The batches that jobs may join: whether all jobs must succeed.
     pub batches: Vec<bool>,
     /// The group of a schedule's jobs.
     pub schedule: Option<u8>,

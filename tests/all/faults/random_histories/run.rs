@@ -32,6 +32,8 @@ pub struct Outcome {
     pub told: String,
     pub events: usize,
     pub jobs: usize,
+    /// Follow-ups of batches, and jobs of the schedule.
+    pub made: usize,
     pub text: String,
 }
 
@@ -140,7 +142,9 @@ fn decide(text: String) -> Outcome {
     if stranded > 0 {
         broken.push(format!("{STRANDED}: {stranded}"));
     }
-    Outcome { broken, told, events: history.events, jobs: history.jobs.len(), text }
+    let follow_ups: usize = history.batches.iter().map(|batch| batch.follow_ups.len()).sum();
+    let made = follow_ups + history.schedules.iter().map(|its| its.jobs.len()).sum::<usize>();
+    Outcome { broken, told, events: history.events, jobs: history.jobs.len(), made, text }
 }
 
 /// Makes a program that failed smaller, as long as that fails and it is to go on: the smallest one,
