@@ -41,13 +41,12 @@ pub struct Load {
 
 /// How many groups of each limit key run at once.
 pub const PER_KEY: u32 = 2;
-/// One group in this many has no limit key; the others have one each of so many less one.
-const KEYS: usize = 4;
 /// How many enqueues a batch is open for.
 const JOINED: usize = 4;
 
-fn limit_key(group: usize) -> Option<String> {
-    (group % KEYS > 0).then(|| format!("k{}", group % KEYS))
+/// One group in four has a limit key: one that five have, or some more.
+fn limit_key(group: usize, groups: usize) -> Option<String> {
+    (group % 4 == 0).then(|| format!("k{}", group / 4 % (1 + groups / 50)))
 }
 
 /// A batch that is not sealed.
@@ -187,7 +186,7 @@ impl Producer {
             self.count += 1;
             let data = json!({ "name": name, "does": self.does() });
             let mut job = NewJob::new(QUEUE, &data).group(&group).max_attempts(ATTEMPTS);
-            let limit_key = limit_key(number).filter(|_| self.load.features);
+            let limit_key = limit_key(number, self.load.groups).filter(|_| self.load.features);
             if let Some(key) = &limit_key {
                 job = job.limit_key(key);
             }

@@ -157,12 +157,12 @@ async fn attempt(
     beside: Option<&PgPool>,
 ) -> Result<Value, JobError> {
     let turn = data.plan.get(job.attempt() as usize - 1);
-    let (begun, begin) = (Instant::now(), now());
+    let (clock, begin) = (Instant::now(), now());
     let result = match turn {
         Some(turn) => perform(job, data, turn, &run, recorder, beside).await,
         None => Ok(()),
     };
-    if begun.elapsed() >= Duration::from_millis(data.timeout.unwrap_or(TIMEOUT)) {
+    if clock.elapsed() >= Duration::from_millis(data.timeout.unwrap_or(TIMEOUT)) {
         // Whatever it says now, its time was over.
         recorder.fault(format!("{} took its time", data.name), begin);
     }
