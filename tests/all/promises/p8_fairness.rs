@@ -323,8 +323,8 @@ async fn many_groups_of_a_full_limit_key_hide_no_idle_one() {
     cannot_start(holder, keyed).await;
 }
 
-/// A fourth of the groups each is gated, rests, was snoozed, or has its next start spaced. The queue
-/// has all limits.
+/// A fourth of the groups each is gated, rests, was snoozed, or has its next start spaced, in a
+/// queue that has all limits.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_groups_that_wait_for_all_kinds_of_reasons_hide_no_idle_one() {
     let database = database().await;

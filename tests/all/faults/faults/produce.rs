@@ -46,7 +46,7 @@ const JOINED: usize = 4;
 
 /// One group in four has a limit key: one that five have, or some more.
 fn limit_key(group: usize, groups: usize) -> Option<String> {
-    (group % 4 == 0).then(|| format!("k{}", group / 4 % (1 + groups / 50)))
+    group.is_multiple_of(4).then(|| format!("k{}", group / 4 % (1 + groups / 50)))
 }
 
 /// A batch that is not sealed.

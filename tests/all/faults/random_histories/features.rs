@@ -128,6 +128,9 @@ pub async fn end_schedule(pool: &PgPool, recorder: &Recorder, name: &str, all: b
     recorder.note(&Event::Schedule { schedule: name.into(), every: 1_000_000, from, until });
 }
 
+/// Its id, its name in the history, its group, what made it, and when it was due.
+type Made = (i64, String, Option<String>, String, Option<Time>);
+
 /// Notes the jobs with ids above `since` that the queue made itself. They were not there before
 /// `begin`.
 pub async fn note_made(pool: &PgPool, recorder: &Recorder, since: i64, begin: Time) {
@@ -136,7 +139,7 @@ pub async fn note_made(pool: &PgPool, recorder: &Recorder, since: i64, begin: Ti
            floor(extract(epoch from (headers->>'seriatim-scheduled-for')::timestamptz) * 1000000)::int8
          from seriatim.job where id > $1 and data->'made' is not null"
     );
-    let jobs: Vec<(i64, String, Option<String>, String, Option<Time>)> =
+    let jobs: Vec<Made> =
         sqlx::query_as(AssertSqlSafe(sql)).bind(since).fetch_all(pool).await.unwrap();
     let end = now();
     for (place, job, group, by, due) in jobs {

@@ -13,7 +13,16 @@ const BATCHES: usize = 3;
 pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
     let mut rng = Rng::with_seed(seed);
     let lease = leases.then(|| *pick(&mut rng, &[2_000, 600_000]));
-    let producers = (0..rng.usize(1..=3)).map(|_| producer(&mut rng, size)).collect();
+    let mut producers: Vec<_> = (0..rng.usize(1..=3)).map(|_| producer(&mut rng, size)).collect();
+    let batches: Vec<bool> = (0..rng.usize(0..=BATCHES)).map(|_| rng.bool()).collect();
+    for number in 0..batches.len() {
+        // One that is never sealed never ends.
+        if rng.u8(..8) > 0 {
+            let at = rng.usize(..producers.len());
+            let steps = &mut producers[at];
+            steps.insert(rng.usize(..=steps.len()), Step::Seal(number));
+        }
+    }
     let limits = limits(&mut rng);
     let acts = 0..rng.usize(0..=8 * size);
     let chaos = acts.map(|_| (rng.u64(0..300), act(&mut rng, lease, limits))).collect();
@@ -28,7 +37,7 @@ pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
             every: rng.u64(..50),
         }),
         limits,
-        batches: (0..rng.usize(0..=BATCHES)).map(|_| rng.bool()).collect(),
+        batches,
         schedule: now_and_then(&mut rng, 3, |rng| rng.u8(..GROUPS)),
         producers,
         chaos,
@@ -50,7 +59,7 @@ fn limits(rng: &mut Rng) -> Limits {
 
 fn producer(rng: &mut Rng, size: usize) -> Vec<Step> {
     (0..rng.usize(3..=12) * size)
-        .map(|_| match rng.u8(..11) {
+        .map(|_| match rng.u8(..10) {
             0..4 => Step::Enqueue(jobs(rng)),
             4..8 => {
                 let parts = (0..rng.usize(1..=3)).map(|_| part(rng)).collect();
@@ -62,7 +71,6 @@ fn producer(rng: &mut Rng, size: usize) -> Vec<Step> {
                 Step::Transaction(parts, end)
             }
             8 => Step::Wait(rng.u64(..100)),
-            9 => Step::Seal(rng.usize(..BATCHES)),
             _ => Step::Cancel(rng.usize(..4)),
         })
         .collect()
