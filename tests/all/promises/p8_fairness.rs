@@ -341,7 +341,7 @@ async fn many_groups_that_wait_for_all_kinds_of_reasons_hide_no_idle_one() {
         insert into seriatim.group_setting (queue, group_id, paused_at, paused_until, rested_by) \
         select 'q', 's' || n, now(), now() + interval '1 h', 1 from generate_series(1, $) n where n % 4 = 2; \
         insert into seriatim.queue_group (queue, group_id, ready_at, head_id, spaced_until) \
-        select j.queue, j.group_id, now(), j.id, now() + interval '1 h' from seriatim.job j \
+        select j.queue, j.group_id, now() + interval '1 h', j.id, now() + interval '1 h' from seriatim.job j \
         where j.group_id in (select 's' || n from generate_series(1, $) n where n % 4 = 3);";
     let fill = format!("begin; {snoozed} {holder} {DUE} {others} commit; analyze");
     by_hand(pool, fill.replace('$', &stuck().to_string())).await;
