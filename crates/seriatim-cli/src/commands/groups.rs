@@ -70,9 +70,18 @@ pub(crate) fn tries(info: AttemptInfo) -> String {
     }
 }
 
+/// Returns how long a job has run, and its timeout.
+fn ran(group: &GroupOverview, now: DateTime<Utc>) -> Option<String> {
+    let (begun, until) = (group.started_at?, group.timeout_at?);
+    Some(format!("for {} of {}", since(begun, now), since(begun, until)))
+}
+
 fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if group.blocked {
         return String::from("its next job is locked by another transaction: lane names it");
+    }
+    if let Some(ran) = ran(group, now) {
+        return ran;
     }
     let mut note = String::new();
     if let Some(time) = group.stopped_at {
