@@ -46,6 +46,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     does(&["job", "skip", "1", "--reason", "refunded"]).await;
     says(&halted, NOTHING, "").await;
     // The hang: the sentence has the command that ends it.
+    says(&["groups", "orders", "--state", "running"], DONE, "s of 5 min").await;
     let lane = ["lane", "orders", "customer-17"];
     let hangs = says(&lane, DONE, "`seriatim job abort ").await;
     let job = hangs.split_once("job abort ").unwrap().1.split_once('`').unwrap().0.to_owned();
