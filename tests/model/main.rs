@@ -19,6 +19,7 @@ mod clock;
 mod database;
 mod ending;
 mod hold;
+mod limit_key;
 mod mutants;
 mod mutation;
 mod operator;

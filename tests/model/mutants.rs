@@ -10,17 +10,10 @@ use crate::properties::{
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
-use crate::story::{shortest, tell};
+use crate::story::violates;
 
 fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
     violates(&format!("{mutation:?}"), &model.with(mutation), promise);
-}
-
-/// Finds and prints the shortest story that violates this promise.
-pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
-    let steps =
-        shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
-    println!("{name} breaks {promise}:\n{}", tell(model, &steps));
 }
 
 /// Two attempts at most of a job that kills its workers.

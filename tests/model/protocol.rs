@@ -4,6 +4,7 @@ use std::fmt;
 
 use stateright::{Model, Property};
 
+use crate::ending::Ends;
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::state::{
@@ -107,32 +108,6 @@ pub enum Action {
     Promote,
 }
 
-impl Action {
-    /// Returns whether the action happens in the end if it stays possible: no fault, and no choice
-    /// of a producer or operator.
-    pub fn is_ordinary(self) -> bool {
-        !matches!(
-            self,
-            Self::Insert(_)
-                | Self::CommitEnqueue(_)
-                | Self::RollBackEnqueue(_)
-                | Self::Ask(_)
-                | Self::Crash(_)
-                | Self::LoseSession(_)
-                | Self::LoseAnswer(_)
-                | Self::LosePresence(_)
-                | Self::Terminate(_)
-                | Self::Restart
-                | Self::Recover
-                | Self::Promote
-                | Self::ReceiveAgain(_)
-                | Self::AckAtOnce(_)
-                | Self::RollBack(_)
-                | Self::FailNext(_)
-        )
-    }
-}
-
 /// Prints its bounds.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -221,6 +196,41 @@ impl Protocol {
     fn runs_deadly(&self, s: &State, w: usize) -> bool {
         let worker = &s.workers[w];
         worker.handler && worker.claim.is_some_and(|claim| Some(claim.job) == self.deadly)
+    }
+}
+
+impl Ends for Protocol {
+    /// No committed job is unfinished, and neither a flag nor the group's row is left; or the group
+    /// is halted, which only a request ends.
+    fn ended(&self, s: &State) -> bool {
+        s.rows.unfinished() == 0 && s.rows.flagged() == 0 && s.rows.group.is_none()
+            || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
+    }
+
+    fn tell(&self, steps: &[(State, Action)]) -> String {
+        crate::story::tell(self, steps)
+    }
+
+    fn is_ordinary(&self, action: Action) -> bool {
+        !matches!(
+            action,
+            Action::Insert(_)
+                | Action::CommitEnqueue(_)
+                | Action::RollBackEnqueue(_)
+                | Action::Ask(_)
+                | Action::Crash(_)
+                | Action::LoseSession(_)
+                | Action::LoseAnswer(_)
+                | Action::LosePresence(_)
+                | Action::Terminate(_)
+                | Action::Restart
+                | Action::Recover
+                | Action::Promote
+                | Action::ReceiveAgain(_)
+                | Action::AckAtOnce(_)
+                | Action::RollBack(_)
+                | Action::FailNext(_)
+        )
     }
 }
 
