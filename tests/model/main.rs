@@ -13,6 +13,7 @@
 
 mod adopt;
 mod adoption;
+mod batch;
 mod checks;
 mod claim;
 mod clock;
