@@ -236,6 +236,16 @@ fn handlers_that_return_errors() {
 }
 
 #[test]
+fn handlers_that_put_their_jobs_off() {
+    let snoozes = |model: Protocol| Protocol { max_snoozes: 1, ..model };
+    check("two jobs", &snoozes(plain(&[ONE, ONE])));
+    check("a lease, and a crash", &snoozes(Protocol { faults: CRASH, ..leased(&[ONE]) }));
+    check("a receiver", &snoozes(Protocol { receivers: 1, ..plain(&[ONE]) }));
+    check("a turn", &snoozes(turns(&[TWO])));
+    check("and a cancel", &snoozes(plain(&[ONE]).asking(&[Cancel(0)])));
+}
+
+#[test]
 fn a_job_that_kills_its_workers() {
     check("a deadly job", &Protocol { deadly: Some(0), ..plain(&[ONE, ONE]) });
     check("a deadly job under a lease", &Protocol { deadly: Some(0), ..leased(&[ONE, ONE]) });

@@ -56,6 +56,8 @@ pub struct Protocol {
     pub out_of_attempts: OutOfAttempts,
     /// Handlers may return errors.
     pub may_fail: bool,
+    /// How often handlers may put a job off. Beyond that it is an error.
+    pub max_snoozes: u8,
     /// Claims may be released before their handlers begin.
     pub may_release: bool,
     /// How many jobs of the group a worker's claim takes for one turn at most.
@@ -296,6 +298,7 @@ impl Model for Protocol {
                 actions.extend([
                     Action::Returns(w, RunResult::Success),
                     Action::Returns(w, RunResult::Error),
+                    Action::Returns(w, RunResult::Snooze),
                     Action::SliceEnds(w),
                     Action::FirstTx(w),
                     Action::DropHandler(w),
