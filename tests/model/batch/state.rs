@@ -97,12 +97,10 @@ pub struct State {
 }
 
 impl State {
-    /// Appends rows of what is due; more than four are as four.
+    /// Appends rows of what is due. Only a mutation makes more than eight; these are as eight.
     pub fn append(&mut self, count: u8) {
         for _ in 0..count {
-            if self.due.count_ones() < 4 {
-                self.due |= 1 << self.due.trailing_ones();
-            }
+            self.due |= self.due.wrapping_add(1);
         }
     }
 

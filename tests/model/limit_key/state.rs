@@ -177,7 +177,7 @@ impl State {
         free
     }
 
-    /// Appends freed slots; more than four are as four.
+    /// Appends freed slots. A fifth would be lost; the promises show that none matters.
     pub fn append(&mut self, count: u8) {
         for _ in 0..count {
             let free = self.freed.trailing_ones();
