@@ -95,7 +95,7 @@ impl Batch {
         match action {
             Action::ReadToJoin(job) => self.read_to_join(s, job),
             Action::Join(job) => self.join(s, job),
-            Action::CommitJoin(job) => {
+            Action::CommitJoin(job) | Action::RollBackEnd(job) => {
                 s.jobs[job].state = JobState::Unfinished;
                 true
             }
@@ -105,10 +105,6 @@ impl Batch {
             }
             Action::OpenEnd(job, succeeds) => self.open_end(s, job, succeeds),
             Action::CommitEnd(job) => self.commit_end(s, job),
-            Action::RollBackEnd(job) => {
-                s.jobs[job].state = JobState::Unfinished;
-                true
-            }
             Action::Retry(job) => {
                 s.retries += 1;
                 s.jobs[job] = Job { state: JobState::Unfinished, again: s.ended, ..s.jobs[job] };

@@ -80,6 +80,7 @@ pub struct Look {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(clippy::struct_excessive_bools)] // Each says one thing.
 pub struct State {
     pub jobs: [Job; JOBS],
     pub seal: Seal,

@@ -16,6 +16,7 @@ pub enum Row {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[allow(clippy::struct_excessive_bools)] // Each says one thing.
 pub struct Group {
     pub row: Row,
     /// It has a slot of the key.
@@ -98,6 +99,7 @@ pub enum Change {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(clippy::struct_excessive_bools)] // Each says one thing.
 pub struct State {
     /// Unfinished jobs of each group.
     pub jobs: [u8; GROUPS],
@@ -152,12 +154,12 @@ impl State {
 
     /// Returns how many groups have slots if the claim commits, whatever the others do.
     pub fn holders(&self, claim: usize) -> u8 {
-        let holds = |group: &usize| match self.claims[claim].written[*group] {
-            Some(row) => row.holds(),
-            None => {
-                let mut rows = self.claims.iter().filter_map(|other| other.written[*group]);
-                self.groups[*group].holds() || rows.any(Group::holds)
+        let holds = |group: &usize| {
+            if let Some(row) = self.claims[claim].written[*group] {
+                return row.holds();
             }
+            let mut rows = self.claims.iter().filter_map(|other| other.written[*group]);
+            self.groups[*group].holds() || rows.any(Group::holds)
         };
         (0..GROUPS).filter(holds).count() as u8
     }
