@@ -304,9 +304,9 @@ async fn schedules_due_in_one_second_make_one_job_each_while_their_processes_are
     let pool = database.pool();
     let schedules = size(2_000_i64, 10_000);
     let due: DateTime<Utc> = value(pool, "select clock_timestamp() + interval '4 s'").await;
-    let sql = "select count(seriatim.set_schedule('s' || n, 'q', 'g' || n, '{\"data\": 1}', 'every', \
-               '86400', null, $1, actor => null)) from generate_series(1, $2) n";
-    sqlx::query(sql).bind(due).bind(schedules).execute(pool).await.unwrap();
+    let sql = "select count(seriatim.set_schedule('s' || n, 'q', 'g' || n, '{\"data\": 1}', 'once_at', \
+               $3, null, $1, actor => null)) from generate_series(1, $2) n";
+    sqlx::query(sql).bind(due).bind(schedules).bind(due.to_rfc3339()).execute(pool).await.unwrap();
     let log = Log::default();
     let settings = Settings::new(database.url(), &["other"]);
     let start = |n: usize| WorkerProcess::start(format!("worker {n}"), &settings, &log);

@@ -97,7 +97,9 @@ async fn doctor_names_a_job_that_has_run_for_more_than_half_of_its_timeout() {
     let earlier = "update seriatim.queue_group set started_at = started_at - interval '3 min'";
     sqlx::raw_sql(earlier).execute(pool).await.unwrap();
     let found = cli.ends(DONE, &["doctor"]).await.out;
-    let note = format!("running jobs: job {id} of group \"ann\" of queue \"orders\" has run for 3 min of 5 min");
+    let note = format!(
+        "running jobs: job {id} of group \"ann\" of queue \"orders\" has run for 3 min of 5 min"
+    );
     assert!(found.contains(&note), "{found}");
     ended.notify_one();
     running.shutdown(PATIENCE).await;
