@@ -30,8 +30,8 @@ impl Batch {
         due != 0 || early
     }
 
-    /// Locks the batch's row alone, if it is sealed and has not ended; skips it if a join, a seal or
-    /// another look has it.
+    /// Locks the batch's row alone, if it is sealed and has not ended; skips it if a join, a seal
+    /// or another look has it.
     fn lock(&self, s: &mut State, it: usize) {
         let early = self.is(Mutation::ReadJobsBeforeTheLock);
         if early && s.looks[it].read.is_none() {

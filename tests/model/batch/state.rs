@@ -56,14 +56,14 @@ pub enum Step {
     Commit,
 }
 
-/// What a look reads of jobs.
+/// The answer of a look at jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Read {
     pub unfinished: bool,
     pub unsuccessful: bool,
 }
 
-/// A look: the transaction of `end_batches`. What is due is a set of bits.
+/// A look: the transaction of `end_batches`. `due` is a set of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Look {
     pub step: Step,

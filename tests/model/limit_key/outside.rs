@@ -1,4 +1,4 @@
-//! What happens beside claims: ends of claims, crashes, cancels, and changes of the limit.
+//! Events beside claims: ends of claims, crashes, cancels, and changes of the limit.
 
 use super::state::{Change, Claim, End, GROUPS, Group, Row, State, Step};
 use super::{LimitKey, Mutation};
