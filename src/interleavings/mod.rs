@@ -39,6 +39,7 @@ mod stress;
 mod strict;
 mod support;
 mod suspicion;
+mod sweeps;
 mod upgrades;
 mod wake_ups;
 mod worst_backlogs;

@@ -3,30 +3,26 @@
 
 use crate::event::{Ended, Time};
 use crate::history::{History, Job, Run};
-use crate::life::last_life;
+use crate::life::{last_life, surely_put_off};
 use crate::violation::{Promise, Violations};
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
-    let faults = Faults::new(history);
     for (at, job) in history.jobs.iter().enumerate() {
-        check_numbers(history, &faults, at, job, violations);
+        check_numbers(history, at, job, violations);
+        check_forgiven(history, at, job, violations);
         check_limit(history, at, job, violations);
     }
 }
 
-fn check_numbers(
-    history: &History,
-    faults: &Faults,
-    at: usize,
-    job: &Job,
-    violations: &mut Violations,
-) {
+fn check_numbers(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     let enqueued = job.enqueue.as_ref().map_or(Time::MIN, |enqueue| enqueue.begin);
     let mut last: Option<&Run> = None;
     for run in &job.runs {
         let (before, since) = last.map_or((0, enqueued), |last| (last.attempt, last.start));
-        let excused =
-            || faults.between(since, run.start) || asked_to_leave(history, job, since, run.start);
+        let excused = || {
+            history.fault_between(since, run.start)
+                || job.is_asked_to_leave(history, since, run.start)
+        };
         let clocks_differ = last.is_some_and(|last| !history.surely_before(last.start, run.start));
         let what = if last.is_some() && run.attempt == before {
             Some("came twice")
@@ -47,21 +43,15 @@ fn check_numbers(
     }
 }
 
-/// Returns whether a request to leave the line was there: the job may have been claimed by then,
-/// and ended before its handler began.
-fn asked_to_leave(history: &History, job: &Job, from: Time, to: Time) -> bool {
-    job.leaves.iter().any(|leave| {
-        let end = leave.end.unwrap_or(leave.begin);
-        !history.surely_before(to, leave.begin) && !history.surely_before(end, from)
-    })
-}
-
 /// Checks the job's last life: a job that returns begins anew, up to the same limit.
 fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violations) {
     let Some(most) = job.enqueue.as_ref().and_then(|enqueue| enqueue.max_attempts) else {
         return;
     };
-    let held_against = |run: &&Run| run.end.is_none_or(|(_, outcome)| outcome != Ended::Released);
+    let held_against = |run: &&Run| {
+        use Ended::{Again, Released, Snoozed};
+        run.end.is_none_or(|(_, outcome)| !matches!(outcome, Released | Snoozed | Again))
+    };
     let mut counted = last_life(history, job).iter().filter(held_against);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if let Some(beyond) = counted.nth(most) {
@@ -71,30 +61,17 @@ fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violati
     }
 }
 
-/// The failures, by time.
-struct Faults {
-    begins: Vec<Time>,
-    /// The latest end of the failures up to here.
-    ends: Vec<Time>,
-    slack: Time,
-}
-
-impl Faults {
-    fn new(history: &History) -> Self {
-        let latest = |latest: &mut Time, fault: &crate::history::Fault| {
-            *latest = fault.end.max(*latest);
-            Some(*latest)
-        };
-        Self {
-            begins: history.faults.iter().map(|fault| fault.begin).collect(),
-            ends: history.faults.iter().scan(Time::MIN, latest).collect(),
-            slack: 2 * history.uncertainty,
-        }
-    }
-
-    /// Returns whether a failure was, or may have been, between two moments.
-    fn between(&self, from: Time, to: Time) -> bool {
-        let begun = self.begins.partition_point(|&begin| begin <= to.saturating_add(self.slack));
-        begun > 0 && self.ends[begun - 1].saturating_add(self.slack) >= from
+/// Checks that no attempt counts that put its job off.
+fn check_forgiven(history: &History, at: usize, job: &Job, violations: &mut Violations) {
+    let Some(forgiven) = job.forgiven else { return };
+    let put_off = |run: &&Run| surely_put_off(history, job, run);
+    let snoozes = job.runs.iter().filter(put_off).count();
+    if snoozes > usize::try_from(forgiven).unwrap_or(usize::MAX) {
+        violations.add(Promise::P9, history.last, vec![at], || {
+            format!(
+                "job {} was put off {snoozes} times, and only {forgiven} of its attempts do not count",
+                job.name
+            )
+        });
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
 fn there_by(history: &History, job: &Job, enqueue: &Enqueue) -> Option<Time> {
     let ran = job.runs.first().map(|run| run.start);
     let told = match (enqueue.outcome, &enqueue.with) {
-        (Enqueued::Committed, _) => enqueue.end,
+        (Enqueued::Committed | Enqueued::Made, _) => enqueue.end,
         (Enqueued::With, Some(with)) => {
             let parent = &history.jobs[history.find(&with.job)?];
             let run = parent.run(with.attempt)?;

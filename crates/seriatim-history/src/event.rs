@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+pub use crate::words::{Delayed, Ended, Enqueued, Found, Left, Of, Said, When};
+
 /// Microseconds since any moment, the same for the whole history.
 pub type Time = i64;
 
@@ -64,6 +66,85 @@ pub enum Event {
         /// When it is due.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run_at: Option<Time>,
+        /// The key that limits how many groups run at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit_key: Option<Name>,
+        /// The batch that it joined.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<Name>,
+    },
+    /// The queue enqueued a job by itself, for a batch or a schedule.
+    Made {
+        /// The job.
+        job: Name,
+        /// The batch whose follow-up it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<Name>,
+        /// The schedule that it was made by, ...
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        schedule: Option<Name>,
+        /// ... and the time that it was made for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        due: Option<Time>,
+        /// Its queue.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        queue: String,
+        /// Its group.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<Name>,
+        /// It was not there before.
+        begin: Time,
+        /// By then it was there.
+        end: Time,
+        /// The queue's own number of the job, by which it orders a group.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<i64>,
+    },
+    /// How many groups of a queue may run at once for each limit key, from then on.
+    Limit {
+        /// The queue.
+        queue: String,
+        /// How many; `None`: any number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
+        /// When the call began.
+        begin: Time,
+        /// When the call had returned.
+        end: Time,
+    },
+    /// A batch was opened.
+    Batch {
+        /// The batch.
+        batch: Name,
+        /// How its jobs must have ended for its follow-up.
+        when: When,
+        /// When the call began.
+        begin: Time,
+        /// `None`: whether it is there is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Time>,
+    },
+    /// A batch was sealed: no job joins any more.
+    Seal {
+        /// The batch.
+        batch: Name,
+        /// When the call began.
+        begin: Time,
+        /// `None`: whether it had an effect is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Time>,
+    },
+    /// A schedule makes a job at each multiple of a time.
+    Schedule {
+        /// The schedule.
+        schedule: Name,
+        /// The time between two due times.
+        every: Time,
+        /// Due times up to here make no job.
+        from: Time,
+        /// All due times up to here have made theirs; `None`: some may have been missed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Time>,
     },
     /// A handler began.
     Start {
@@ -168,116 +249,15 @@ pub enum Event {
         job: Name,
         /// The status.
         status: Found,
+        /// How many of its attempts do not count.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forgiven: Option<u32>,
     },
     /// The queue was read, and nothing was left to do.
     Drained {
         /// When.
         at: Time,
     },
-}
-
-/// How a job that waits for its time or its retry affects the jobs behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delayed {
-    /// It holds them up.
-    #[default]
-    Hold,
-    /// They pass it: jobs with a `run_at` have no place in their group.
-    Pass,
-}
-
-/// The answer to an enqueue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Enqueued {
-    /// It is committed.
-    Committed,
-    /// Its transaction was rolled back.
-    RolledBack,
-    /// It was a duplicate of another job.
-    Duplicate,
-    /// Nothing: there was no answer.
-    Unknown,
-    /// In the transaction of an attempt.
-    With,
-}
-
-/// An attempt of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Of {
-    /// The job.
-    pub job: Name,
-    /// The number of the attempt.
-    pub attempt: u32,
-}
-
-/// How a handler ended, by its own report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ended {
-    /// It succeeded.
-    Succeeded,
-    /// For good: no further attempt.
-    Failed,
-    /// With an error, to be tried again.
-    Retry,
-    /// Told to stop, or dropped: a timeout, a lost claim.
-    Dropped,
-    /// By a shutdown: the attempt does not count.
-    Released,
-}
-
-/// The answer to a settle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Said {
-    /// It is settled.
-    Done,
-    /// Another claim has the job.
-    Stale,
-    /// There was none.
-    Unknown,
-}
-
-/// How a job left the line, other than by a handler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Left {
-    /// It was cancelled.
-    Cancelled,
-    /// It was given up.
-    Failed,
-    /// It expired.
-    Expired,
-    /// It stepped aside with a job that failed.
-    Parked,
-}
-
-/// The queue's answer about a job at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Found {
-    /// It has succeeded.
-    Succeeded,
-    /// It has failed.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
-    /// It waits still.
-    Waiting,
-    /// It is parked.
-    Parked,
-    /// There is no such job.
-    Missing,
-}
-
-impl Found {
-    /// Returns whether the job has ended.
-    pub fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
-    }
 }
 
 impl From<&str> for Name {
@@ -322,28 +302,5 @@ impl<'de> Deserialize<'de> for Name {
         }
 
         deserializer.deserialize_any(Visitor)
-    }
-}
-
-macro_rules! said {
-    ($($type:ty { $($variant:ident: $word:literal),+ $(,)? })+) => {
-        $(impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $(Self::$variant => $word),+ })
-            }
-        })+
-    };
-}
-
-said! {
-    Ended {
-        Succeeded: "succeeded", Failed: "failed for good", Retry: "failed, to be retried",
-        Dropped: "dropped", Released: "released by a shutdown",
-    }
-    Said { Done: "done", Stale: "stale", Unknown: "no answer" }
-    Left { Cancelled: "cancelled", Failed: "failed", Expired: "expired", Parked: "parked" }
-    Found {
-        Succeeded: "succeeded", Failed: "failed", Cancelled: "cancelled", Waiting: "still waiting",
-        Parked: "parked", Missing: "not there",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Delayed, Ended, Enqueued, Found, Left, Name, Of, Said, Time};
+use crate::event::{Delayed, Ended, Enqueued, Found, Left, Name, Of, Said, Time, When};
 
 /// A history, put in order.
 #[derive(Debug, Default)]
@@ -23,6 +23,12 @@ pub struct History {
     pub processes: Vec<Process>,
     /// Other faults that may have cost attempts.
     pub faults: Vec<Fault>,
+    /// The changes of limits of limit keys, in the order of their begins.
+    pub limits: Vec<Limit>,
+    /// The batches.
+    pub batches: Vec<Batch>,
+    /// The schedules.
+    pub schedules: Vec<Schedule>,
     /// How often each effect was there at the end.
     pub found: HashMap<Name, u64>,
     /// When nothing was left to do.
@@ -34,6 +40,10 @@ pub struct History {
     pub(crate) by_name: HashMap<Name, usize>,
     pub(crate) group_names: HashMap<(String, Name), usize>,
     pub(crate) process_names: HashMap<Name, usize>,
+    pub(crate) batch_names: HashMap<Name, usize>,
+    pub(crate) schedule_names: HashMap<Name, usize>,
+    /// The latest end of the faults up to each.
+    pub(crate) fault_ends: Vec<Time>,
 }
 
 /// A job, with all its observations.
@@ -55,6 +65,8 @@ pub struct Job {
     pub effects: Vec<Effect>,
     /// The queue's answer about it at the end.
     pub status: Option<Found>,
+    /// How many of its attempts do not count, as the queue says.
+    pub forgiven: Option<u32>,
     pub(crate) newest: Option<usize>,
     pub(crate) ends: Vec<(u32, usize, Time, Ended)>,
 }
@@ -80,6 +92,10 @@ pub struct Enqueue {
     pub max_attempts: Option<u32>,
     /// When it is due.
     pub run_at: Option<Time>,
+    /// Its limit key.
+    pub limit_key: Option<Name>,
+    /// The batch that it joined, by its index.
+    pub batch: Option<usize>,
 }
 
 /// A run of a handler.
@@ -148,6 +164,53 @@ pub struct Group {
     pub jobs: Vec<usize>,
 }
 
+/// How many groups of a queue may run at once for each limit key.
+#[derive(Debug)]
+pub struct Limit {
+    /// The queue.
+    pub queue: String,
+    /// How many; `None`: any number.
+    pub limit: Option<u32>,
+    /// When the call began.
+    pub begin: Time,
+    /// When it ended.
+    pub end: Time,
+}
+
+/// A batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its name.
+    pub name: Name,
+    /// How its jobs must have ended for its follow-up; `None`: it is not known to be opened.
+    pub when: Option<When>,
+    /// When it was surely there.
+    pub opened: Option<Time>,
+    /// When the first call that seals it began.
+    pub seal: Option<Time>,
+    /// When it was surely sealed.
+    pub sealed: Option<Time>,
+    /// The jobs that may have joined it.
+    pub jobs: Vec<usize>,
+    /// Its follow-ups.
+    pub follow_ups: Vec<usize>,
+}
+
+/// A schedule that makes a job at each multiple of a time.
+#[derive(Debug)]
+pub struct Schedule {
+    /// Its name.
+    pub name: Name,
+    /// The time between two due times.
+    pub every: Option<Time>,
+    /// Due times up to here make no job.
+    pub from: Time,
+    /// All due times up to here have made theirs.
+    pub until: Option<Time>,
+    /// Its jobs, and the times that they were made for.
+    pub jobs: Vec<(Time, usize)>,
+}
+
 /// A process.
 #[derive(Debug)]
 pub struct Process {
@@ -178,6 +241,13 @@ impl History {
         a.saturating_add(2 * self.uncertainty) < b
     }
 
+    /// Returns whether a failure was, or may have been, between two moments.
+    pub(crate) fn fault_between(&self, from: Time, to: Time) -> bool {
+        let slack = 2 * self.uncertainty;
+        let begun = self.faults.partition_point(|fault| fault.begin <= to.saturating_add(slack));
+        begun > 0 && self.fault_ends[begun - 1].saturating_add(slack) >= from
+    }
+
     /// Returns until when a handler surely ran, if it had not ended by itself.
     pub fn until(&self, run: &Run) -> Time {
         match (run.end, self.processes[run.process].gone) {
@@ -200,6 +270,15 @@ impl Job {
     /// Returns the run with the highest attempt.
     pub(crate) fn newest(&self) -> Option<&Run> {
         self.newest.map(|at| &self.runs[at])
+    }
+
+    /// Returns whether a request to leave the line may have been there between two moments: the job
+    /// may have been claimed by then, and ended before its handler began.
+    pub(crate) fn is_asked_to_leave(&self, history: &History, from: Time, to: Time) -> bool {
+        self.leaves.iter().any(|leave| {
+            let end = leave.end.unwrap_or(leave.begin);
+            !history.surely_before(to, leave.begin) && !history.surely_before(end, from)
+        })
     }
 
     pub(crate) fn settles_of(&self, attempt: u32) -> &[Settle] {

@@ -1,9 +1,10 @@
 //! Checks a history of a queue: enqueues, runs and their results, with their times.
 //!
 //! It decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost
-//! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and tells
-//! each violation as a short story. `docs/history.md` has the format, which is that of any queue,
-//! and the conclusions from each observation.
+//! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and
+//! whether limits of limit keys, batches and schedules did what they are for. It tells each
+//! violation as a short story. `docs/history.md` has the format, which is that of any queue, and
+//! the conclusions from each observation.
 //!
 //! ```
 //! let history = seriatim_history::History::read("{\"event\":\"drained\",\"at\":1}".as_bytes())?;
@@ -12,22 +13,29 @@
 //! ```
 
 mod attempts;
+mod batches;
+mod claims;
 mod effects;
 mod ends;
+mod error;
 pub mod event;
 pub mod history;
 mod life;
+mod limits;
+mod observed;
 mod order;
 mod overlap;
 mod prefix_max;
 mod read;
 mod report;
+mod schedules;
 mod story;
 mod verdict;
 mod violation;
+mod words;
 
+pub use error::ReadError;
 pub use history::History;
-pub use read::ReadError;
 pub use report::report;
 pub use story::tell;
 pub use violation::{Promise, Violation, Violations};
@@ -40,5 +48,8 @@ pub fn check(history: &History) -> Violations {
     ends::check(history, &mut violations);
     effects::check(history, &mut violations);
     attempts::check(history, &mut violations);
+    limits::check(history, &mut violations);
+    batches::check(history, &mut violations);
+    schedules::check(history, &mut violations);
     violations
 }

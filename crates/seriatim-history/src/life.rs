@@ -1,6 +1,6 @@
 //! The lives of a job: from its enqueue, or its return to its place, until it is out of the way.
 
-use crate::event::{Ended, Enqueued, Found, Time};
+use crate::event::{Ended, Enqueued, Found, Said, Time};
 use crate::history::{Enqueue, History, Job, Return, Run};
 
 /// In its place, and in the way of the jobs behind it.
@@ -14,7 +14,8 @@ pub(crate) struct Life {
 
 /// When the job was surely committed.
 pub(crate) fn known_by(job: &Job, enqueue: &Enqueue) -> Option<Time> {
-    let acknowledged = enqueue.end.filter(|_| enqueue.outcome == Enqueued::Committed);
+    let told = matches!(enqueue.outcome, Enqueued::Committed | Enqueued::Made);
+    let acknowledged = enqueue.end.filter(|_| told);
     // Whatever the answer to its producer: it ran, so it was there.
     acknowledged.into_iter().chain(job.runs.first().map(|run| run.start)).min()
 }
@@ -81,7 +82,9 @@ fn may_be_the_end(job: &Job, runs: &[Run], enqueue: &Enqueue) -> bool {
     };
     match last.end.map(|(_, outcome)| outcome) {
         Some(Ended::Succeeded | Ended::Failed) => true,
-        Some(Ended::Released) => job.status.is_some_and(Found::is_final),
+        Some(Ended::Released | Ended::Snoozed | Ended::Again) => {
+            job.status.is_some_and(Found::is_final)
+        }
         Some(Ended::Retry | Ended::Dropped) | None => match (job.status, enqueue.max_attempts) {
             (Some(status), _) => status.is_final(),
             // Attempts without a handler's start count as well.
@@ -112,4 +115,19 @@ pub(crate) fn last_life<'j>(history: &History, job: &'j Job) -> &'j [Run] {
 pub(crate) fn may_have_ended(history: &History, job: &Job, enqueue: &Enqueue) -> bool {
     let back = job.returns.last();
     out_of_the_way(history, job, back, None, enqueue).is_some()
+}
+
+/// Returns whether a run put its job off, and that was surely recorded: the job came again, and
+/// nothing went wrong in between.
+pub(crate) fn surely_put_off(history: &History, job: &Job, run: &Run) -> bool {
+    if !matches!(run.end, Some((_, Ended::Snoozed | Ended::Again))) {
+        return false;
+    }
+    let next = job.runs.iter().filter(|next| next.attempt > run.attempt).map(|next| next.start);
+    let answers = job.settles_of(run.attempt);
+    next.min().is_some_and(|next| {
+        (answers.is_empty() || answers.iter().any(|settle| settle.answer == Said::Done))
+            && !history.fault_between(run.start, next)
+            && !job.is_asked_to_leave(history, run.start, next)
+    })
 }

@@ -1,9 +1,10 @@
 //! P1: a job does not start while an earlier job of its group is in the way.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use crate::event::{Delayed, Ended, Time};
-use crate::history::{Enqueue, Group, History, Job, Run};
+use crate::claims::{Claim, claims};
+use crate::event::{Delayed, Time};
+use crate::history::{Enqueue, Group, History, Job};
 use crate::life::{known_by, lives};
 use crate::prefix_max::PrefixMax;
 use crate::violation::{Promise, Violations};
@@ -38,56 +39,13 @@ enum By {
 
 pub(crate) fn check(history: &History, violations: &mut Violations) {
     for group in &history.groups {
-        let reads = reads(history, group);
+        let claims = claims(history, group);
         let mut told = HashSet::new();
         for by in [By::Time, By::Place] {
-            check_group(history, group, by, &reads, &mut told, violations);
+            check_group(history, group, by, &claims, &mut told, violations);
         }
         check_places(history, group, violations);
     }
-}
-
-/// (job, its run) in the order of the group's starts, each with the time before which its claim
-/// cannot have read the line.
-fn reads(history: &History, group: &Group) -> Vec<(usize, usize, Time)> {
-    let runs = |&job: &usize| (0..history.jobs[job].runs.len()).map(move |run| (job, run));
-    let mut order: Vec<(usize, usize)> = group.jobs.iter().flat_map(runs).collect();
-    order.sort_by_key(|&(job, run)| history.jobs[job].runs[run].start);
-    let mut before = Time::MIN;
-    let mut reads: Vec<(usize, usize, Time)> = Vec::with_capacity(order.len());
-    let mut own_reads = HashMap::new();
-    for (job, run) in order {
-        let begun = history.jobs[job].enqueue.as_ref().map_or(Time::MIN, |e| e.begin);
-        let its = &history.jobs[job].runs[run];
-        let last = run.checked_sub(1).map(|last| &history.jobs[job].runs[last]);
-        let after = match last {
-            // Its end was not recorded, not even a success: its claim was taken over, and that
-            // claim did not read the head.
-            Some(last) if !recorded(last) => own_reads.get(&job).copied().unwrap_or(last.start),
-            // A claim follows the one before it, whose handler had its outcome to settle. If two
-            // handlers overlap, the order is not known.
-            _ if history.followers || before > its.start => {
-                last.map_or(Time::MIN, |last| last.start)
-            }
-            _ => before,
-        };
-        let read_at = begun.max(after);
-        own_reads.insert(job, read_at);
-        reads.push((job, run, read_at));
-        let over = match its.end {
-            Some((at, Ended::Succeeded | Ended::Failed | Ended::Retry)) => at,
-            // The take-over may have been claimed at any time.
-            _ => its.start,
-        };
-        before = before.max(over);
-    }
-    reads
-}
-
-/// Returns whether the end of a run that was not the job's last one was recorded, which passed the
-/// group's turn on.
-fn recorded(run: &Run) -> bool {
-    matches!(run.end, Some((_, Ended::Failed | Ended::Retry | Ended::Released)))
 }
 
 /// The jobs that have a place in their group.
@@ -107,7 +65,7 @@ fn check_group(
     history: &History,
     group: &Group,
     by: By,
-    reads: &[(usize, usize, Time)],
+    claims: &[Claim],
     told: &mut HashSet<usize>,
     violations: &mut Violations,
 ) {
@@ -129,7 +87,7 @@ fn check_group(
     keys.sort_unstable();
     keys.dedup();
 
-    let start = |&(job, run, read_at): &(usize, usize, Time)| {
+    let start = |&Claim { job, run, after }: &Claim| {
         let enqueue = history.jobs[job].enqueue.as_ref()?;
         if history.delayed == Delayed::Pass && enqueue.run_at.is_some() {
             return None;
@@ -139,9 +97,10 @@ fn check_group(
             By::Place => enqueue.place?,
         };
         let run = &history.jobs[job].runs[run];
+        let read_at = enqueue.begin.max(after);
         Some(Start { job, attempt: run.attempt, at: run.start, read_at, below })
     };
-    let mut starts: Vec<Start> = reads.iter().filter_map(start).collect();
+    let mut starts: Vec<Start> = claims.iter().filter_map(start).collect();
     starts.sort_by_key(|start| start.read_at);
 
     let mut in_the_way = PrefixMax::new(keys.len());

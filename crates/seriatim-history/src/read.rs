@@ -5,44 +5,21 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use crate::error::ReadError;
 use crate::event::{Delayed, Enqueued, Event, Name, Time};
 use crate::history::{
-    Effect, Enqueue, Fault, Group, History, Job, Leave, Process, Return, Run, Settle,
+    Batch, Effect, Enqueue, Fault, Group, History, Job, Leave, Limit, Process, Return, Run,
+    Schedule, Settle,
 };
 
 /// Bounds times, which are added to each other.
 const FARTHEST: Time = 1 << 60;
 
-/// Why a history cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The line could not be read, or the file could not be opened.
-    #[error("line {line} cannot be read")]
-    Line {
-        /// Its number, from 1.
-        line: usize,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The line is no event.
-    #[error("line {line} is no event")]
-    Event {
-        /// Its number, from 1.
-        line: usize,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// The event cannot have been.
-    #[error("line {line}: {what}")]
-    Sense {
-        /// Its number, from 1.
-        line: usize,
-        /// Why.
-        what: String,
-    },
-    /// The events do not fit together.
-    #[error("{0}")]
-    Whole(String),
+fn check_time(time: Time) -> Result<(), String> {
+    if (-FARTHEST..=FARTHEST).contains(&time) {
+        return Ok(());
+    }
+    Err(format!("the time {time} is beyond 2^60 microseconds"))
 }
 
 impl History {
@@ -81,9 +58,7 @@ impl History {
     /// A time of an observation.
     fn saw(&mut self, begin: Time, end: Option<Time>) -> Result<(), String> {
         for time in std::iter::once(begin).chain(end) {
-            if !(-FARTHEST..=FARTHEST).contains(&time) {
-                return Err(format!("the time {time} is beyond 2^60 microseconds"));
-            }
+            check_time(time)?;
         }
         if end.is_some_and(|end| end < begin) {
             return Err(format!("it ends before it begins, at {begin}"));
@@ -120,6 +95,24 @@ impl History {
         })
     }
 
+    fn batch(&mut self, name: Name) -> usize {
+        let batches = &mut self.batches;
+        *self.batch_names.entry(name).or_insert_with_key(|name| {
+            batches.push(Batch::new(name.clone()));
+            batches.len() - 1
+        })
+    }
+
+    fn schedule(&mut self, name: Name) -> &mut Schedule {
+        let schedules = &mut self.schedules;
+        let at = *self.schedule_names.entry(name).or_insert_with_key(|name| {
+            let (every, from, until, jobs) = (None, Time::MIN, None, Vec::new());
+            schedules.push(Schedule { name: name.clone(), every, from, until, jobs });
+            schedules.len() - 1
+        });
+        &mut self.schedules[at]
+    }
+
     fn take(&mut self, event: Event) -> Result<(), String> {
         self.events += 1;
         match event {
@@ -138,6 +131,36 @@ impl History {
                 }
             }
             Event::Enqueue { .. } => self.take_enqueue(event)?,
+            Event::Made { .. } => self.take_made(event)?,
+            Event::Limit { queue, limit, begin, end } => {
+                self.saw(begin, Some(end))?;
+                self.limits.push(Limit { queue, limit, begin, end });
+            }
+            Event::Batch { batch, when, begin, end } => {
+                self.saw(begin, end)?;
+                let at = self.batch(batch);
+                let its = &mut self.batches[at];
+                (its.when, its.opened) = (Some(when), its.opened.or(end));
+            }
+            Event::Seal { batch, begin, end } => {
+                self.saw(begin, end)?;
+                let at = self.batch(batch);
+                let its = &mut self.batches[at];
+                its.seal = Some(its.seal.map_or(begin, |seal| seal.min(begin)));
+                its.sealed = its.sealed.into_iter().chain(end).min();
+            }
+            Event::Schedule { schedule, every, from, until } => {
+                check_time(from)?;
+                until.map_or(Ok(()), check_time)?;
+                if !(1..=FARTHEST).contains(&every) {
+                    return Err(format!("a schedule every {every} microseconds is none"));
+                }
+                let its = self.schedule(schedule);
+                if its.every.is_some() {
+                    return Err(format!("schedule {} was told before", its.name));
+                }
+                (its.every, its.from, its.until) = (Some(every), from, until);
+            }
             Event::Start { job, attempt, process, at } => {
                 self.saw(at, None)?;
                 let process = self.process(process);
@@ -182,7 +205,10 @@ impl History {
                 let found = self.found.entry(key).or_default();
                 *found = found.saturating_add(count);
             }
-            Event::Status { job, status } => self.job(job).status = Some(status),
+            Event::Status { job, status, forgiven } => {
+                let job = self.job(job);
+                (job.status, job.forgiven) = (Some(status), forgiven);
+            }
             Event::Drained { at } => {
                 self.saw(at, None)?;
                 self.drained = self.drained.max(Some(at));
@@ -204,11 +230,18 @@ impl History {
             place,
             max_attempts,
             run_at,
+            limit_key,
+            batch,
         } = event
         else {
             return Ok(());
         };
         self.saw(begin, end)?;
+        if outcome == Enqueued::Made {
+            return Err(String::from(
+                "the event of a job that the queue enqueued itself is `made`",
+            ));
+        }
         if outcome == Enqueued::Committed && end.is_none() {
             return Err(String::from("a committed enqueue has an end: when that was acknowledged"));
         }
@@ -216,7 +249,11 @@ impl History {
             return Err(String::from("the outcome `with` and the field `with` go together"));
         }
         let group = group.map(|group| self.group(queue, group));
+        if limit_key.is_some() && group.is_none() {
+            return Err(String::from("a job with a limit key has a group"));
+        }
         let process = process.map(|process| self.process(process));
+        let batch = batch.map(|batch| self.batch(batch));
         let job = self.job(job);
         let known = job.enqueue.as_ref().map(|enqueue| enqueue.outcome);
         match known {
@@ -235,7 +272,47 @@ impl History {
             place,
             max_attempts,
             run_at,
+            limit_key,
+            batch,
         });
+        Ok(())
+    }
+
+    fn take_made(&mut self, event: Event) -> Result<(), String> {
+        let Event::Made { job: name, batch, schedule, due, queue, group, begin, end, place } =
+            event
+        else {
+            return Ok(());
+        };
+        self.saw(begin, Some(end))?;
+        due.map_or(Ok(()), check_time)?;
+        let group = group.map(|group| self.group(queue, group));
+        let job = self.job(name.clone());
+        if job.enqueue.is_some() {
+            return Err(format!("job {} was enqueued before", job.name));
+        }
+        job.enqueue = Some(Enqueue {
+            group,
+            process: None,
+            begin,
+            end: Some(end),
+            outcome: Enqueued::Made,
+            with: None,
+            place,
+            max_attempts: None,
+            run_at: None,
+            limit_key: None,
+            batch: None,
+        });
+        let at = self.by_name[&name];
+        match (batch, schedule, due) {
+            (Some(batch), None, None) => {
+                let batch = self.batch(batch);
+                self.batches[batch].follow_ups.push(at);
+            }
+            (None, Some(schedule), Some(due)) => self.schedule(schedule).jobs.push((due, at)),
+            _ => return Err(format!("job {name} was made by a batch, or by a schedule when due")),
+        }
         Ok(())
     }
 
@@ -246,69 +323,21 @@ impl History {
         }
         for (at, job) in self.jobs.iter_mut().enumerate() {
             job.finish()?;
-            if let Some(group) = job.enqueue.as_ref().and_then(|enqueue| enqueue.group) {
+            let Some(enqueue) = &job.enqueue else { continue };
+            if let Some(group) = enqueue.group {
                 self.groups[group].jobs.push(at);
             }
+            if let Some(batch) = enqueue.batch {
+                self.batches[batch].jobs.push(at);
+            }
         }
+        self.limits.sort_by_key(|limit| limit.begin);
         self.faults.sort_by_key(|fault| fault.begin);
+        let mut latest = Time::MIN;
+        for fault in &self.faults {
+            latest = latest.max(fault.end);
+            self.fault_ends.push(latest);
+        }
         Ok(())
-    }
-}
-
-impl Job {
-    fn new(name: Name) -> Self {
-        Self {
-            name,
-            enqueue: None,
-            runs: Vec::new(),
-            settles: Vec::new(),
-            leaves: Vec::new(),
-            returns: Vec::new(),
-            effects: Vec::new(),
-            status: None,
-            newest: None,
-            ends: Vec::new(),
-        }
-    }
-
-    fn finish(&mut self) -> Result<(), ReadError> {
-        self.order_runs();
-        self.returns.sort_by_key(|back| back.begin);
-        self.leaves.sort_by_key(|leave| leave.begin);
-        self.settles.sort_by_key(|settle| (settle.attempt, settle.begin));
-        self.ends.sort_by_key(|end| end.2);
-        let mut open = 0;
-        for (attempt, process, at, outcome) in std::mem::take(&mut self.ends) {
-            let its = |run: &&mut Run| {
-                run.attempt == attempt
-                    && run.process == process
-                    && run.end.is_none()
-                    && run.start <= at
-            };
-            let Some(run) = self.runs[open..].iter_mut().find(its) else {
-                return Err(self.strange(attempt, &format!("ends at {at}")));
-            };
-            run.end = Some((at, outcome));
-            open += self.runs[open..].iter().take_while(|run| run.end.is_some()).count();
-        }
-        let told = self.settles.iter().map(|settle| settle.attempt);
-        let mut told = told.chain(self.effects.iter().map(|effect| effect.attempt));
-        match told.find(|&attempt| self.run(attempt).is_none()) {
-            Some(attempt) => Err(self.strange(attempt, "is settled or has an effect")),
-            None => Ok(()),
-        }
-    }
-
-    /// Puts the runs in order again, after their times were changed.
-    pub fn order_runs(&mut self) {
-        self.runs.sort_by_key(|run| (run.start, run.attempt));
-        self.newest = (0..self.runs.len()).max_by_key(|&at| self.runs[at].attempt);
-    }
-
-    fn strange(&self, attempt: u32, did: &str) -> ReadError {
-        ReadError::Whole(format!(
-            "attempt {attempt} of job {} {did}, and no line says that it began there before",
-            self.name
-        ))
     }
 }

@@ -25,7 +25,10 @@ pub fn report(history: &History, quiet: bool, out: &mut impl Write) -> io::Resul
         history.processes.len()
     )?;
     if violations.is_empty() {
-        writeln!(out, "no violation of P1, P2, P3, P4, P9 or P10")?;
+        writeln!(
+            out,
+            "no violation of P1, P2, P3, P4, P9 or P10, of limit keys, batches or schedules"
+        )?;
     }
     for (promise, count) in &violations.counts {
         writeln!(out, "violations of {promise}: {count}")?;

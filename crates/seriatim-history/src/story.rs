@@ -100,10 +100,13 @@ fn enqueued(history: &History, job: &Job, enqueue: &Enqueue) -> String {
         (Enqueued::With, Some(with)) => {
             format!(" in the transaction of attempt {} of job {}", with.attempt, with.job)
         }
+        (Enqueued::Made, _) => String::from(", by the queue itself"),
         (Enqueued::With, None) => String::from(" in the transaction of another job"),
     };
-    let [by, place] = [by, place].map(Option::unwrap_or_default);
-    format!("job {name}: its enqueue begins{by}{place}{outcome}")
+    let key = enqueue.limit_key.as_ref().map(|key| format!(", limit key {key}"));
+    let batch = enqueue.batch.map(|at| format!(", in batch {}", history.batches[at].name));
+    let [by, place, key, batch] = [by, place, key, batch].map(Option::unwrap_or_default);
+    format!("job {name}: its enqueue begins{by}{place}{key}{batch}{outcome}")
 }
 
 fn of_run(history: &History, job: &Job, run: &Run, lines: &mut Vec<(Time, String)>) {

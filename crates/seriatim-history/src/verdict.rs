@@ -2,6 +2,7 @@
 
 use crate::event::{Ended, Found, Said};
 use crate::history::{History, Job, Run};
+use crate::life::surely_put_off;
 use crate::violation::Promise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub(crate) fn verdict(history: &History, job: &Job, run: &Run) -> Verdict {
     }
     match run.end.map(|(_, outcome)| outcome) {
         Some(Ended::Succeeded) | None => {}
+        Some(Ended::Again) if surely_put_off(history, job, run) => return Verdict::Counts,
+        // If the writes cannot be committed, the attempt has failed.
+        Some(Ended::Again) => return Verdict::Perhaps,
         Some(_) => return Verdict::Never(Promise::P4, "it did not succeed"),
     }
     if job.newest().is_some_and(|newest| newest.attempt > run.attempt) {

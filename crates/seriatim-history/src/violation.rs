@@ -20,6 +20,12 @@ pub enum Promise {
     P9,
     /// A stale worker does no harm.
     P10,
+    /// No more groups of a limit key run at once than the limit says.
+    Limit,
+    /// A batch starts one follow-up, behind its jobs.
+    Batch,
+    /// A schedule makes one job for each due time.
+    Schedule,
 }
 
 /// A broken promise, and where its story is.
@@ -79,6 +85,9 @@ impl fmt::Display for Promise {
             Self::P4 => "P4 exactly once",
             Self::P9 => "P9 attempts are counted",
             Self::P10 => "P10 a stale worker does no harm",
+            Self::Limit => "Limit of a key",
+            Self::Batch => "Batch with one follow-up",
+            Self::Schedule => "Schedule with one job for each time",
         })
     }
 }

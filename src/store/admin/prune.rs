@@ -133,15 +133,22 @@ fn stranded(names: &Names) -> String {
         .limit(1)
         .to_owned();
     in_order(&mut flag, "f", &Order::Asc);
-    // A free row must come up by the time its head is due; a claimed one does by its lease.
+    // A gated one is woken by a slot that came free, or by the end of a group that has one.
+    let is_gated = names.sql(
+        "g.gated_by is not null and (
+          exists (select from {freed_slot} f where f.queue = g.queue and f.limit_key = g.gated_by)
+          or (select count(*) from {queue_group} t where t.queue = g.queue and t.limit_key = g.gated_by)
+            >= (select nullif(q.limit_per_key, 0) from {queue} q where q.name = g.queue))",
+    );
+    // A free row must come up by the time its head may start; a claimed one does by its lease.
     let covered = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.group_id = ?2"))
-        .and_where(sql(
-            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id \
-             and g.ready_at <= greatest(lowest.run_at, clock_timestamp()) + interval '5 s')",
-        ))
+        .and_where(sql(format!(
+            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id and ({is_gated} \
+             or g.ready_at <= greatest(lowest.run_at, g.spaced_until, clock_timestamp()) + interval '5 s'))",
+        )))
         .to_owned();
     let pause = select()
         .expr(sql("1"))

@@ -1,6 +1,7 @@
 //! The example `check_history`: what it finds in histories, what it does not, and what it says.
 
 mod cases;
+mod features;
 mod order;
 mod outcomes;
 
@@ -32,13 +33,15 @@ fn events(line: &str) -> Vec<Value> {
         vec![Value::Object(event)]
     };
     match words[0] {
-        "history" | "enqueue" => {
+        "history" | "enqueue" | "made" => {
             let mut event = json!({ "event": words[0] });
             let first = if words[0] == "history" {
                 event["version"] = json!(1);
                 1
             } else {
-                event["outcome"] = json!("committed");
+                if words[0] == "enqueue" {
+                    event["outcome"] = json!("committed");
+                }
                 for (name, word) in ["job", "group", "begin", "end"].iter().zip(&words[1..]) {
                     if *word != "-" {
                         event[*name] = value(word);
@@ -76,7 +79,11 @@ fn events(line: &str) -> Vec<Value> {
         "fault" => fields(&["what", "begin", "end"]),
         "effect" => fields(&["job", "attempt", "key", "at"]),
         "found" => fields(&["key", "count"]),
-        "status" => fields(&["job", "status"]),
+        "status" => fields(&["job", "status", "forgiven"][..words.len() - 1]),
+        "limit" => fields(&["queue", "limit", "begin", "end"]),
+        "batch" => fields(&["batch", "when", "begin", "end"]),
+        "seal" => fields(&["batch", "begin", "end"]),
+        "schedule" => fields(&["schedule", "every", "from", "until"]),
         "drained" => fields(&["at"]),
         word => panic!("{word} is no event"),
     }
@@ -116,7 +123,7 @@ fn each_violation_is_found_and_what_looks_like_one_is_not() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let found: HashSet<&&str> = cases().flat_map(|(_, _, promises)| *promises).collect();
-    assert_eq!(found.len(), 6, "every promise has its case: {found:?}");
+    assert_eq!(found.len(), 9, "every promise has its case: {found:?}");
 }
 
 #[test]
@@ -189,6 +196,13 @@ fn what_is_wrong_with_a_history_is_said() {
         (r#"{"event":"return","job":"a","begin":2,"end":1}"#, "ends before it begins"),
         (r#"{"event":"enqueue","job":"a","begin":2,"outcome":"committed"}"#, "has an end"),
         (r#"{"event":"enqueue","job":"a","begin":2,"outcome":"with"}"#, "go together"),
+        (r#"{"event":"enqueue","job":"a","begin":2,"outcome":"made"}"#, "itself is `made`"),
+        (
+            r#"{"event":"enqueue","job":"a","begin":2,"outcome":"unknown","limit_key":"k"}"#,
+            "has a group",
+        ),
+        (r#"{"event":"made","job":"a","begin":2,"end":3,"due":2}"#, "a schedule when due"),
+        (r#"{"event":"schedule","schedule":"s","every":0,"from":1}"#, "is none"),
         (
             r#"{"event":"end","job":"a","attempt":1,"process":"w","at":5,"outcome":"retry"}"#,
             "attempt 1 of job a ends at 5, and no line says",
@@ -203,6 +217,8 @@ fn what_is_wrong_with_a_history_is_said() {
     }
     let twice = json_lines("gone w 0 10; gone w 20 30");
     assert!(refused(&twice).contains("line 2: process w was gone before"));
+    let twice = json_lines("schedule s 10 0 -; schedule s 10 0 -");
+    assert!(refused(&twice).contains("line 2: schedule s was told before"));
     let twice = json_lines("enqueue a g 0 10; enqueue a g 20 30");
     assert!(refused(&twice).contains("line 2: job a was enqueued before"));
     assert_eq!(history("").events, 0);
@@ -283,7 +299,7 @@ fn order_and_overlap_are_decided_as_simple_and_slow_rules_do() {
 
 #[test]
 fn whatever_a_history_says_it_is_judged_or_refused() {
-    const WORDS: [&str; 12] = [
+    const WORDS: [&str; 18] = [
         "enqueue J G T T O",
         "run J A P T T R",
         "run J A P T T R",
@@ -296,6 +312,12 @@ fn whatever_a_history_says_it_is_judged_or_refused() {
         "found K A",
         "status J succeeded",
         "drained T",
+        "enqueue J g T T limit_key=k batch=B",
+        "made J G T T M",
+        "limit - A T T",
+        "batch B all_ended T T",
+        "seal B T T",
+        "schedule B A T T",
     ];
     let mut judged = 0;
     for seed in 0..2_000 {
@@ -316,8 +338,13 @@ fn whatever_a_history_says_it_is_judged_or_refused() {
                     "O" => ["", "outcome=unknown", "outcome=rolled_back", "max_attempts=1"]
                         [rng.usize(..4)]
                     .to_owned(),
-                    "R" => ["succeeded", "retry", "failed", "dropped", "released"][rng.usize(..5)]
-                        .to_owned(),
+                    "R" => {
+                        ["succeeded", "retry", "failed", "dropped", "released", "snoozed", "again"]
+                            [rng.usize(..7)]
+                        .to_owned()
+                    }
+                    "B" => ["b", "c"][rng.usize(..2)].to_owned(),
+                    "M" => ["batch=b", "schedule=c due=4"][rng.usize(..2)].to_owned(),
                     "S" => ["done", "stale", "unknown"][rng.usize(..3)].to_owned(),
                     "K" => format!("k{}", rng.u8(..3)),
                     word => word.to_owned(),
@@ -363,8 +390,8 @@ fn the_program_says_by_its_exit_code_what_it_found() {
     let good = "enqueue a g 0 10; enqueue b g 11 20; run a 1 w 30 40 succeeded; run b 1 w 41 50 succeeded; drained 60";
     let (code, out) = said(&check_history(&["-"], &json_lines(good)));
     assert_eq!(code, Some(0), "{out}");
-    let expected =
-        "7 events: 2 jobs, 1 groups, 1 processes\nno violation of P1, P2, P3, P4, P9 or P10\n";
+    let expected = "7 events: 2 jobs, 1 groups, 1 processes\n\
+        no violation of P1, P2, P3, P4, P9 or P10, of limit keys, batches or schedules\n";
     assert_eq!(out, expected);
 
     let folder = tempfile::tempdir().unwrap();
@@ -403,7 +430,7 @@ fn the_documented_history_has_every_event_and_is_good() {
         })
         .collect();
     assert_eq!(shown, explained);
-    assert_eq!(shown.len(), 13);
+    assert_eq!(shown.len(), 18);
     let again = text.replace(r#""key":"p1-1/1","count":0"#, r#""key":"p1-1/1","count":1"#);
     assert_eq!(verdict(&again).0, ["P10"]);
 }

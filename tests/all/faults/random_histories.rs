@@ -6,18 +6,19 @@
 //! four times as long. `SERIATIM_HISTORY_KEEP=1` keeps the histories of good runs too.
 
 mod chaos;
+pub mod features;
 mod produce;
 mod program;
 pub mod read_back;
 mod receivers;
 pub mod recorder;
-mod run;
+pub mod run;
 mod shrink;
 pub mod worker;
 
 use std::time::{Duration, Instant};
 
-use program::{Job, Part, Program, Sabotage, Step, Then, Turn, generate};
+use program::{Job, Limits, Part, Program, Sabotage, Step, Then, Turn, generate};
 use run::{keep, run};
 
 use crate::support::size;
@@ -55,8 +56,9 @@ async fn keeps_the_promises(leases: bool) {
         let begun = Instant::now();
         let outcome = run(&program).await;
         println!(
-            "seed {seed}: {} jobs, {} events, {} acts, {} workers in {:?}",
+            "seed {seed}: {} jobs, {} of them made by the queue, {} events, {} acts, {} workers in {:?}",
             outcome.jobs,
+            outcome.made,
             outcome.events,
             program.chaos.len(),
             program.workers,
@@ -111,6 +113,9 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
         jobs_per_turn: 1,
         halt: false,
         receives: None,
+        limits: Limits::default(),
+        batches: Vec::new(),
+        schedule: None,
         producers: vec![
             (0..8)
                 .map(|n| if n % 2 == 0 { enqueue.clone() } else { transaction.clone() })
@@ -121,15 +126,18 @@ fn broken(sabotage: Sabotage, lease: Option<u64>, turn: &Turn) -> Program {
     }
 }
 
-/// Runs what is broken until it shows, which it does nearly always, and gives the program back with
-/// what it came to.
 async fn is_found(
     sabotage: Sabotage,
     lease: Option<u64>,
     turn: &Turn,
     promise: &str,
 ) -> (Program, run::Outcome) {
-    let program = broken(sabotage, lease, turn);
+    shows(broken(sabotage, lease, turn), promise).await
+}
+
+/// Runs what is broken until it shows, which it does nearly always, and gives the program back with
+/// what it came to.
+async fn shows(program: Program, promise: &str) -> (Program, run::Outcome) {
     let mut outcome = run(&program).await;
     for _ in 0..3 {
         if outcome.broken.iter().any(|broken| broken.starts_with(promise)) {
@@ -138,7 +146,7 @@ async fn is_found(
         outcome = run(&program).await;
     }
     let found = outcome.broken.iter().any(|broken| broken.starts_with(promise));
-    let file = keep(&outcome, &format!("history-{sabotage:?}"));
+    let file = keep(&outcome, &format!("history-{:?}", program.sabotage));
     assert!(found, "{:?} and no {promise}: {}", outcome.broken, file.display());
     assert!(outcome.told.contains(promise), "{}", outcome.told);
     (program, outcome)
@@ -148,7 +156,7 @@ const LEASE: Option<u64> = Some(600_000);
 
 /// A handler of 100 ms that writes an effect first.
 fn slow(then: Then) -> Turn {
-    Turn { ms: 100, writes: (1, 0), follower: None, then }
+    Turn { ms: 100, writes: (1, 0), then, ..Turn::plain() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,6 +188,18 @@ async fn a_job_that_is_sent_to_the_back_of_the_line_is_found() {
     is_found(Sabotage::Renumber, LEASE, &slow(Then::Succeed), "P1 ").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_are_taken_by_hand_are_found() {
+    // Before they have a transaction: behind row locks no other session could write their rows.
+    let unlocked = Turn { writes: (0, 1), ..slow(Then::Succeed) };
+    let mut program = broken(Sabotage::ForgetSlots, LEASE, &unlocked);
+    program.limits.per_key = Some(1);
+    for (number, job) in (0..).zip(program.jobs_mut()) {
+        (job.group, job.limit_key) = (Some(number), Some(0));
+    }
+    shows(program, "Limit ").await;
+}
+
 #[test]
 fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
     let mut acts = std::collections::HashSet::new();
@@ -191,7 +211,7 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
             assert!(smaller.size() < program.size(), "{smaller}\nof\n{program}");
         }
     }
-    assert_eq!(acts.len(), 10, "every act comes");
+    assert_eq!(acts.len(), 11, "every act comes");
     // Only the parts that cannot be left out remain.
     let mut program = generate(1, true, 1);
     let has_savepoint = |program: &Program| format!("{program}").contains("Savepoint");
@@ -204,4 +224,6 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
         (1, 0, 1),
         "{program}"
     );
+    let features = (program.limits, program.batches.len(), program.schedule);
+    assert_eq!(features, (Limits::default(), 0, None), "{program}");
 }

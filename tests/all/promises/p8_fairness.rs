@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use seriatim::admin::{QueueSettings, Rate};
 use seriatim::testing::{Jobs, TestDatabase};
-use seriatim::{ActiveJob, JobError, NewJob, RetryPolicy, Running};
+use seriatim::{ActiveJob, Client, JobError, NewJob, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
@@ -20,6 +21,12 @@ async fn act(job: &mut ActiveJob, data: Value, log: &Log) -> Result<Value, JobEr
     log.add(format!("{} {data}", job.group().unwrap_or("-")));
     match data.as_str() {
         Some("fail") => Err(JobError::retry("as asked")),
+        Some("snooze") => Err(JobError::snooze(Duration::from_millis(1))),
+        Some("rest") => {
+            let until = chrono::Utc::now() + Duration::from_millis(20);
+            job.rest_group(until, "as asked").await?;
+            Err(JobError::snooze(Duration::from_millis(1)))
+        }
         Some("slow") => {
             // Makes the group a slow one.
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -35,14 +42,24 @@ async fn start(database: &TestDatabase, slots: usize, log: &Log) -> Running {
     let retry =
         RetryPolicy::new(1_000_000).base(Duration::from_millis(1)).cap(Duration::from_millis(1));
     let run = handler_with(log.clone(), async |log, job, data| act(job, data, &log).await);
-    serve(database, 4, queue("q").concurrency(slots).retry(retry).time_slice(Duration::ZERO), run)
-        .await
+    let queue = queue("q").concurrency(slots).retry(retry).max_snoozes(10_000);
+    serve(database, 4, queue.time_slice(Duration::ZERO), run).await
 }
 
-/// Jobs of one group, in one statement.
+/// Jobs of one group, in one statement, all with one limit key.
 async fn fill(pool: &PgPool, group: &str, jobs: usize, data: &str) {
-    let jobs = (0..jobs).map(|_| job_of("q", group, data));
+    let jobs = (0..jobs).map(|_| job_of("q", group, data).limit_key("busy"));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
+}
+
+/// A queue with all limits: so many groups run at once for each limit key, the rate does not bind,
+/// and the starts of each group are spaced.
+async fn limit_all(pool: &PgPool, per_key: u32) {
+    let settings = QueueSettings::new("q")
+        .limit_per_key(per_key)
+        .rate(Rate::per_second(5_000).burst(1_000))
+        .group_spacing(Duration::from_millis(5));
+    Client::default().configure_queue(pool, settings).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,23 +87,33 @@ async fn groups_take_turns() {
     nothing_remains(pool).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn deep_slow_and_failing_groups_delay_no_other() {
+/// Serves small groups beside busy ones, perhaps with all limits.
+async fn small_groups_are_served(limited: bool) {
     let database = database().await;
     let pool = database.pool();
+    if limited {
+        // Two of the five busy groups at once: the others are gated.
+        limit_all(pool, 2).await;
+        fill(pool, "snoozing", 1, "snooze").await;
+        fill(pool, "resting", 1, "rest").await;
+    }
     fill(pool, "deep", 5_000, "deep").await;
     fill(pool, "failing", 1, "fail").await;
     fill(pool, "slow", 100, "slow").await;
     let log = Log::default();
     let _running = start(&database, 3, &log).await;
     let busy = |entries: &[String]| {
-        let runs = |group| entries.iter().filter(|e| e.starts_with(group)).count();
+        let runs = |group| runs(entries, group);
         runs("deep") > 20 && runs("failing") > 2 && runs("slow") > 0
     };
     log.wait("all three groups are at work", busy).await;
+    let others = |entries: &[String]| {
+        !limited || ["snoozing", "resting"].iter().all(|group| runs(entries, group) > 1)
+    };
+    log.wait("and the others", others).await;
 
     let small = (0..100).map(|n| job_of("q", &format!("small {}", n % 50), n));
-    let before = log.entries().len();
+    let (before, begun) = (log.entries().len(), Instant::now());
     seriatim::enqueue_many(pool, small).await.unwrap();
     let is_small = |entry: &&String| entry.starts_with("small");
     let entries = log
@@ -96,20 +123,35 @@ async fn deep_slow_and_failing_groups_delay_no_other() {
         .await;
     let first = entries.iter().position(|e| is_small(&e)).unwrap();
     let last = entries.iter().rposition(|e| is_small(&e)).unwrap();
-    let between = |group: &str| {
-        let served = &entries[first..last];
-        served.iter().filter(|e| e.starts_with(group)).count()
-    };
+    let between = |group: &str| runs(&entries[first..last], group);
     let (deep, failing) = (between("deep"), between("failing"));
     println!(
-        "served 100 jobs of 50 small groups beside {deep} of the deep one and {failing} of the failing one, \
-         {} runs after their enqueue",
+        "served 100 jobs of 50 small groups in {:.2?} beside {deep} of the deep one, {failing} of the \
+         failing one, {} of the snoozing one, {} runs after their enqueue",
+        begun.elapsed(),
+        between("snoozing"),
         first - before
     );
     // Each small group has two turns. A group that has had one waits for all others. Slots that are
     // served side by side may give a little more.
     assert!(deep <= 8, "{deep} turns of the deep group in two rounds");
     assert!(failing <= 8, "{failing} turns of the failing group in two rounds");
+    assert!(between("snoozing") <= 8, "{} turns of the snoozing group", between("snoozing"));
+}
+
+/// Returns how many entries are of a group.
+fn runs(entries: &[String], group: &str) -> usize {
+    entries.iter().filter(|entry| entry.starts_with(group)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deep_slow_and_failing_groups_delay_no_other() {
+    small_groups_are_served(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gated_snoozing_and_resting_groups_delay_no_other() {
+    small_groups_are_served(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,6 +321,31 @@ async fn many_groups_of_a_full_limit_key_hide_no_idle_one() {
         select queue, group_id, now() + interval '1 h', id, gen_random_uuid(), id, now(), 't' from seriatim.job;";
     let keyed = "update seriatim.job set limit_key = 't' where group_id <> 'middle';";
     cannot_start(holder, keyed).await;
+}
+
+/// A fourth of the groups each is gated, rests, was snoozed, or has its next start spaced, in a
+/// queue that has all limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_groups_that_wait_for_all_kinds_of_reasons_hide_no_idle_one() {
+    let database = database().await;
+    let pool = database.pool();
+    limit_all(pool, 1).await;
+    let snoozed = "insert into seriatim.job (queue, group_id, data, flagged, snoozes, attempts, attempts_forgiven, run_at, turn_at) \
+        select 'q', 's' || n, '1', true, 1, 1, 1, now() + interval '1 h', now() + interval '1 h' \
+        from generate_series(1, $) n where n % 4 = 0;";
+    let holder = "insert into seriatim.job (queue, group_id, data, limit_key) values ('q', 'holder', '1', 't'); \
+        insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, started_at, limit_key) \
+        select queue, group_id, now() + interval '1 h', id, gen_random_uuid(), id, now(), 't' \
+        from seriatim.job where group_id = 'holder';";
+    let others = "update seriatim.job set limit_key = 't' where group_id in (select 's' || n from generate_series(1, $) n where n % 4 = 1); \
+        insert into seriatim.group_setting (queue, group_id, paused_at, paused_until, rested_by) \
+        select 'q', 's' || n, now(), now() + interval '1 h', 1 from generate_series(1, $) n where n % 4 = 2; \
+        insert into seriatim.queue_group (queue, group_id, ready_at, head_id, spaced_until) \
+        select j.queue, j.group_id, now(), j.id, now() + interval '1 h' from seriatim.job j \
+        where j.group_id in (select 's' || n from generate_series(1, $) n where n % 4 = 3);";
+    let fill = format!("begin; {snoozed} {holder} {DUE} {others} commit; analyze");
+    by_hand(pool, fill.replace('$', &stuck().to_string())).await;
+    hide_none(&database).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -187,5 +187,7 @@ fn enqueued(
         place,
         max_attempts: None,
         run_at: None,
+        limit_key: None,
+        batch: None,
     });
 }

@@ -183,7 +183,7 @@ async fn decide(events: Vec<Event>, pool: &PgPool) -> Outcome {
             Some("cancelled") => Found::Cancelled,
             Some(_) => Found::Waiting,
         };
-        let status = Event::Status { job: job.name.clone(), status };
+        let status = Event::Status { job: job.name.clone(), status, forgiven: None };
         text += &serde_json::to_string(&status).unwrap();
         text.push('\n');
     }

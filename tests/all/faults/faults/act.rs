@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use super::drive::Driver;
 use super::produce::Load;
 use super::worker::HOGGED;
+use crate::faults::random_histories::features::NAME;
 use crate::faults::random_histories::recorder::now;
 use crate::support::network::Weather;
 use seriatim_history::event::{Event, Left, Name, Time};
@@ -302,11 +303,12 @@ impl Driver {
             )
             .fetch_optional(&mut *tx)
             .await?;
-            let deleted = sqlx::query_as(
+            let delete = format!(
                 "delete from seriatim.job where id = any (seriatim.unclaimed(array[$1::int8]))
-                 returning data->>'name', flagged",
+                 and data->'made' is null returning {NAME}, flagged"
             );
-            let deleted = deleted.bind(locked).fetch_optional(&mut *tx).await?;
+            let deleted =
+                sqlx::query_as(AssertSqlSafe(delete)).bind(locked).fetch_optional(&mut *tx).await?;
             tx.commit().await?;
             Ok(deleted)
         };

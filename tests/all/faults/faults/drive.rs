@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use seriatim::Missed;
 use seriatim::testing::{Server, TestDatabase};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -17,9 +18,11 @@ use tokio::time::sleep;
 use super::act::Kind;
 use super::clock::Clock;
 use super::disk::Disk;
-use super::produce::{Load, Producer, Shared};
+use super::produce::{Load, PER_KEY, Producer, Shared};
 use super::worker::Settings;
+use crate::faults::random_histories::features;
 use crate::faults::random_histories::recorder::{Recorder, now};
+use crate::faults::random_histories::run::EACH;
 use crate::support::network::Network;
 use crate::support::standby::Standby;
 use crate::support::worker_process::WorkerProcess;
@@ -41,7 +44,7 @@ pub struct Setup {
     pub server: &'static [(&'static str, &'static str)],
     /// All processes connect through one network, which can lead elsewhere.
     pub front: bool,
-    /// The server's programs, if not those that there are.
+    /// The server's programs, if not those that there are. Their clock jumps.
     pub programs: Option<PathBuf>,
 }
 
@@ -77,8 +80,9 @@ pub struct Round {
     pub deleted: Vec<String>,
     /// One of them stood for those that were enqueued with it, and no worker had seen it.
     pub deleted_a_flag: bool,
-    /// The highest id before.
+    /// The highest id before, and when that was read.
     pub since: i64,
+    pub begun: Time,
     pub drained: Option<Duration>,
 }
 
@@ -166,6 +170,13 @@ impl Driver {
         self.round = Round::new(since.unwrap_or(0));
         self.rounds += 1;
         self.shared = Arc::default();
+        if self.setup.load.features {
+            let limit = Some(PER_KEY);
+            features::set_limit_per_key(&self.pool, &self.round.recorder, limit).await;
+            // A clock that jumps ahead by an hour makes thousands of times due.
+            let missed = if self.setup.programs.is_some() { Missed::Last } else { EACH };
+            features::start_schedule(&self.pool, &self.schedule(), "g0", missed).await;
+        }
         for at in 0..self.setup.workers {
             let behind = self.setup.networks > 0 && at % self.setup.networks == 0;
             let network = if behind { Some(Network::to(&self.url).await) } else { None };
@@ -189,6 +200,11 @@ impl Driver {
                 sleep(Duration::from_millis(100)).await;
             }
         });
+    }
+
+    /// Returns the name of the round's schedule.
+    fn schedule(&self) -> String {
+        format!("s{}", self.rounds)
     }
 
     pub fn producer(&mut self, name: &str, load: Load) -> Producer {
@@ -238,10 +254,16 @@ impl Driver {
             producer.unwrap();
         }
         let begun = Instant::now();
+        if self.setup.load.features {
+            let (all, name) = (self.setup.programs.is_none(), self.schedule());
+            features::end_schedule(&self.pool, &self.round.recorder, &name, all).await;
+        }
         let (mut last, mut changed) = (None, Instant::now());
         self.round.drained = loop {
-            let left = unfinished(&self.pool).await;
-            if left == Some(0) {
+            // First: a batch that has ended by now has its follow-up among the jobs.
+            let go_on = features::batches_go_on(&self.pool).await;
+            let left = unfinished(&self.pool).await.zip(go_on.ok());
+            if left == Some((0, false)) {
                 break Some(begun.elapsed());
             }
             if left != last {
@@ -253,6 +275,8 @@ impl Driver {
             // The database has no event to wait for here.
             sleep(Duration::from_millis(50)).await;
         };
+        let (since, begun) = (self.round.since, self.round.begun);
+        features::note_made(&self.pool, &self.round.recorder, since, begun).await;
         self.round.recorder.note(&Event::Drained { at: now() });
         for seat in std::mem::take(&mut self.seats) {
             seat.worker.end().await;
@@ -290,6 +314,7 @@ impl Round {
             deleted: Vec::new(),
             deleted_a_flag: false,
             since,
+            begun: now(),
             drained: None,
         }
     }

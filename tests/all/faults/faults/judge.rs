@@ -14,6 +14,7 @@ use crate::faults::random_histories::read_back::{line, read_back};
 use crate::faults::random_histories::recorder::path;
 use seriatim_history::Promise;
 use seriatim_history::event::{Delayed, Ended, Event, Found, Time};
+use seriatim_history::history::Run;
 use seriatim_history::{History, check, tell};
 
 /// The results of rounds, added up.
@@ -30,10 +31,14 @@ pub struct Figures {
     /// Numbers of errors that reached the error hook, by variant.
     pub errors: BTreeMap<String, usize>,
     pub drains: Vec<Duration>,
+    /// Follow-ups of batches, jobs of schedules, and runs that put their jobs off.
+    pub made: [usize; 3],
     /// Groups' successes that never came.
     pub never: usize,
     /// Starts out of order after rows of groups were written by hand.
     pub out_of_order: usize,
+    /// Starts beyond the limit of their key after that.
+    pub over_limit: usize,
     /// Attempts whose number went with a row of their group that was written by hand.
     pub uncounted: usize,
     /// For how long handlers that were frozen went on when they were woken up.
@@ -73,6 +78,11 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     if by_hand || round.deleted_a_flag {
         figures.out_of_order += violations.counts.remove(&Promise::P1).unwrap_or(0);
         violations.kept.retain(|its| its.promise != Promise::P1);
+    }
+    if by_hand {
+        // A slot of a limit key went with its row.
+        figures.over_limit += violations.counts.remove(&Promise::Limit).unwrap_or(0);
+        violations.kept.retain(|its| its.promise != Promise::Limit);
     }
     if !violations.is_empty() {
         let file = keep(&round, &tail);
@@ -213,6 +223,11 @@ impl Figures {
                 *self.errors.entry(variant.to_owned()).or_default() += 1;
             }
         }
+        let runs = history.jobs.iter().flat_map(|job| &job.runs);
+        let put_off = |run: &&Run| matches!(run.end, Some((_, Ended::Snoozed | Ended::Again)));
+        self.made[0] += history.batches.iter().map(|batch| batch.follow_ups.len()).sum::<usize>();
+        self.made[1] += history.schedules.iter().map(|its| its.jobs.len()).sum::<usize>();
+        self.made[2] += runs.filter(put_off).count();
         let mut groups = vec![Vec::new(); history.groups.len()];
         for job in &history.jobs {
             let Some(enqueue) = &job.enqueue else { continue };
@@ -285,6 +300,10 @@ impl Figures {
             self.unanswered,
             spread(&self.drains)
         );
+        let [follow_ups, scheduled, put_off] = self.made;
+        println!(
+            "{follow_ups} follow-ups of batches, {scheduled} jobs of schedules, {put_off} put off"
+        );
         for (kind, its) in &self.faults {
             let (times, hit) = (its.times, its.hit);
             println!("{kind:?} x {times}: {hit} attempts hit; recovered in {}", spread(&its.took));
@@ -307,9 +326,9 @@ impl Figures {
             println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
         }
         println!(
-            "after rows of groups were written by hand: {} starts out of order, {} attempts not \
-             counted",
-            self.out_of_order, self.uncounted
+            "after rows of groups were written by hand: {} starts out of order, {} beyond a limit, \
+             {} attempts not counted",
+            self.out_of_order, self.over_limit, self.uncounted
         );
         println!("violations: {:?}, groups that never went on: {}", self.broken, self.never);
         for story in &self.stories {
@@ -321,6 +340,10 @@ impl Figures {
     pub fn are_fine(&self) {
         assert!(self.broken.is_empty(), "{:?}\n{}", self.broken, self.stories.join("\n"));
         assert_eq!(self.never, 0, "groups never went on");
+        let by_hand = |kind: &Kind| kind.may_cost_order() || *kind == Kind::JobDeleted;
+        if !self.faults.keys().any(by_hand) {
+            assert_eq!(self.errors.get("Stranded"), None, "nothing is left to the sweep");
+        }
         assert!(self.jobs > 0);
     }
 }
@@ -345,5 +368,6 @@ fn hits(history: &History, fault: &Injected, run: &Went) -> bool {
     let meanwhile = run.start <= fault.end && run.until >= fault.begin;
     let through =
         !fault.kind.is_over_at_once() && run.start <= fault.begin && run.until >= fault.end;
-    its && meanwhile && (run.ended != Some(Ended::Succeeded) || through)
+    let by_itself = matches!(run.ended, Some(Ended::Succeeded | Ended::Snoozed | Ended::Again));
+    its && meanwhile && (!by_itself || through)
 }

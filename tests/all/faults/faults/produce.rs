@@ -13,6 +13,7 @@ use sqlx::{ConnectOptions, PgConnection};
 use tokio::time::{sleep, timeout};
 
 use super::worker::Does;
+use crate::faults::random_histories::features;
 use crate::faults::random_histories::recorder::{Recorder, now};
 use seriatim_history::event::{Enqueued, Event, Name};
 
@@ -34,6 +35,25 @@ pub struct Load {
     pub writes: usize,
     /// No more is enqueued while so many jobs wait.
     pub backlog: usize,
+    /// Whether some jobs have limit keys, are in batches, put themselves off, or rest.
+    pub features: bool,
+}
+
+/// How many groups of each limit key run at once.
+pub const PER_KEY: u32 = 2;
+/// How many enqueues a batch is open for.
+const JOINED: usize = 4;
+
+/// One group in four has a limit key: one that five have, or some more.
+fn limit_key(group: usize, groups: usize) -> Option<String> {
+    group.is_multiple_of(4).then(|| format!("k{}", group / 4 % (1 + groups / 50)))
+}
+
+/// A batch that is not sealed.
+struct Open {
+    id: i64,
+    name: Name,
+    left: usize,
 }
 
 /// The state that the producers of a round share.
@@ -50,12 +70,15 @@ pub struct Producer {
     pub recorder: Recorder,
     pub shared: Arc<Shared>,
     conn: Option<PgConnection>,
+    open: Option<Open>,
     count: usize,
 }
 
 struct Sent {
     name: String,
     group: String,
+    limit_key: Option<String>,
+    batch: Option<Name>,
     begin: i64,
     place: Option<i64>,
 }
@@ -77,7 +100,7 @@ impl Producer {
         recorder: Recorder,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { url, name, load, recorder, shared, conn: None, count: 0 }
+        Self { url, name, load, recorder, shared, conn: None, open: None, count: 0 }
     }
 
     /// Enqueues until it is told to stop.
@@ -103,6 +126,9 @@ impl Producer {
             self.conn = options.application_name("producer").connect().await.ok();
         }
         let Some(mut conn) = self.conn.take() else { return false };
+        if self.load.features && !self.turn_batch(&mut conn).await {
+            return false;
+        }
         let mut sent = Vec::new();
         let whole = begin.is_empty() || say(&mut conn, begin).await;
         if !whole {
@@ -128,17 +154,49 @@ impl Producer {
         true
     }
 
+    /// Opens a batch, or seals it behind some enqueues. Returns whether there was an answer.
+    async fn turn_batch(&mut self, conn: &mut PgConnection) -> bool {
+        match &mut self.open {
+            Some(open) if open.left > 0 => {
+                open.left -= 1;
+                true
+            }
+            Some(_) => {
+                let Some(open) = self.open.take() else { return true };
+                features::seal(&mut *conn, &self.recorder, &open.name, open.id).await
+            }
+            None => {
+                let name = Name(format!("{}-b{}", self.name, self.count));
+                let group = format!("g{}", fastrand::usize(..self.load.groups));
+                let id = features::open(&mut *conn, &self.recorder, &name, &group, false).await;
+                self.open = id.map(|id| Open { id, name, left: JOINED });
+                id.is_some()
+            }
+        }
+    }
+
     /// One statement. Whether it had an answer.
     async fn send(&mut self, conn: &mut PgConnection, sent: &mut Vec<Sent>) -> bool {
         let begin = now();
         let mut new = Vec::new();
         for _ in 0..self.load.batch {
             let name = format!("{}-{}", self.name, self.count);
-            let group = format!("g{}", fastrand::usize(..self.load.groups));
+            let number = fastrand::usize(..self.load.groups);
+            let group = format!("g{number}");
             self.count += 1;
             let data = json!({ "name": name, "does": self.does() });
-            new.push(NewJob::new(QUEUE, &data).group(&group).max_attempts(ATTEMPTS));
-            sent.push(Sent { name, group, begin, place: None });
+            let mut job = NewJob::new(QUEUE, &data).group(&group).max_attempts(ATTEMPTS);
+            let limit_key = limit_key(number, self.load.groups).filter(|_| self.load.features);
+            if let Some(key) = &limit_key {
+                job = job.limit_key(key);
+            }
+            let batch = self.open.as_ref().filter(|_| fastrand::bool());
+            if let Some(open) = batch {
+                job = job.batch(open.id);
+            }
+            new.push(job);
+            let batch = batch.map(|open| open.name.clone());
+            sent.push(Sent { name, group, limit_key, batch, begin, place: None });
         }
         // For the case that there is no answer.
         self.note(sent, Enqueued::Unknown);
@@ -158,12 +216,15 @@ impl Producer {
             let writes = fastrand::usize(..self.load.writes) == 0;
             return if writes { Does::Nothing } else { Does::BeSeen };
         }
-        match fastrand::u8(..8) {
+        match fastrand::u8(..if self.load.features { 12 } else { 8 }) {
             0 | 1 if self.load.risky => Does::Count,
             2 | 3 if self.load.risky => {
                 let a = fastrand::u8(1..5);
                 Does::Lock(a, a % 4 + 1)
             }
+            8 | 9 => Does::Snooze(fastrand::u32(1..4)),
+            10 => Does::Again(fastrand::u32(1..4)),
+            11 => Does::Rest(fastrand::u64(1..100)),
             _ => Does::Sleep(fastrand::u64(1..80)),
         }
     }
@@ -182,6 +243,8 @@ impl Producer {
             place: one.place,
             max_attempts: Some(ATTEMPTS),
             run_at: None,
+            limit_key: one.limit_key.clone().map(Name),
+            batch: one.batch.clone(),
         };
         self.recorder.note_all(&sent.iter().map(event).collect::<Vec<_>>());
     }

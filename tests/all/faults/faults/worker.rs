@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::produce::ATTEMPTS;
 use crate::faults::random_histories::recorder::{Recorder, Run, now};
-use crate::faults::random_histories::worker::{queue, until_told};
+use crate::faults::random_histories::worker::{name_of, queue, until_told};
 use crate::support::worker_process::say;
 use crate::support::{chain, handler_with};
 use seriatim_history::event::Ended;
@@ -44,14 +44,25 @@ pub enum Does {
     Lock(u8, u8),
     /// Counts in a transaction of its own at REPEATABLE READ.
     Count,
+    /// Puts its job off so many times, without its effect, ...
+    Snooze(u32),
+    /// ... and with it.
+    Again(u32),
+    /// Lets its group rest for so many milliseconds.
+    Rest(u64),
 }
 
 #[derive(Debug, Deserialize)]
 struct Data {
     name: String,
+    /// The queue itself makes many jobs with this name.
+    #[serde(default)]
+    made: bool,
     does: Does,
 }
 
+/// For how long a job puts itself off.
+const SNOOZE: Duration = Duration::from_millis(15);
 /// For how long the host takes the whole pool.
 pub const HOGGED: Duration = Duration::from_millis(1_500);
 
@@ -83,15 +94,19 @@ pub async fn work(settings: Settings) {
             queue,
             handler_with((outside, recorder.clone()), async |(outside, recorder), job, data| {
                 let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
-                let mut run = recorder.start(&data.name, job.attempt());
+                let name = name_of(&data.name, data.made, job.id());
+                let mut run = recorder.start(&name, job.attempt());
                 let result = perform(job, &data, &run, &outside).await;
                 let released = recorder.is_stopping() && job.is_cancelled();
                 run.ends(match &result {
-                    Ok(()) => Ended::Succeeded,
-                    Err(_) if released => Ended::Released,
+                    Ok(Ended::Snoozed) | Err(_) if released => Ended::Released,
+                    Ok(ended) => *ended,
                     Err(_) => Ended::Retry,
                 });
-                result.map(|()| json!(job.attempt()))
+                match result? {
+                    Ended::Snoozed => Err(JobError::snooze(SNOOZE)),
+                    _ => Ok(json!(job.attempt())),
+                }
             }),
         )
         .build()
@@ -105,13 +120,23 @@ async fn perform(
     data: &Data,
     run: &Run,
     outside: &PgPool,
-) -> Result<(), JobError> {
+) -> Result<Ended, JobError> {
     if matches!(data.does, Does::BeSeen) {
-        return Ok(());
+        return Ok(Ended::Succeeded);
     }
     write(job, &run.writes(0)).await?;
+    let mut ended = Ended::Succeeded;
     match data.does {
-        Does::BeSeen | Does::Nothing => return Ok(()),
+        Does::BeSeen | Does::Nothing => return Ok(ended),
+        Does::Snooze(times) if job.snoozes() < times => return Ok(Ended::Snoozed),
+        Does::Again(times) if job.snoozes() < times => {
+            job.again_after(SNOOZE);
+            ended = Ended::Again;
+        }
+        Does::Snooze(_) | Does::Again(_) => {}
+        Does::Rest(ms) => {
+            job.rest_group(chrono::Utc::now() + Duration::from_millis(ms), "as planned").await?;
+        }
         Does::Sleep(ms) => sleep(Duration::from_millis(ms)).await,
         Does::Lock(a, b) => {
             for row in [a, b] {
@@ -122,7 +147,8 @@ async fn perform(
         }
         Does::Count => count(outside).await?,
     }
-    write(job, &run.writes(1)).await
+    write(job, &run.writes(1)).await?;
+    Ok(ended)
 }
 
 async fn write(job: &mut ActiveJob, key: &str) -> Result<(), JobError> {

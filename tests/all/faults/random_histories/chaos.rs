@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use tokio::process::Command;
 use tokio::time::sleep;
 
+use super::features::{self, NAME};
 use super::produce::{QUEUE, cancel, group};
 use super::program::{Act, Program, Sabotage};
 use super::recorder::{Recorder, now};
@@ -131,6 +132,9 @@ impl Chaos {
                     self.recorder.note(&Event::Return { job, begin, end: Some(now()) });
                 }
             }
+            Act::LimitPerKey(limit) => {
+                features::set_limit_per_key(&self.pool, &self.recorder, limit).await;
+            }
             Act::Cancel(at) => {
                 if let Some((id, job)) = self.one_of("finished_at is null", at).await {
                     cancel(&self.pool, &self.recorder, id, job).await;
@@ -140,7 +144,7 @@ impl Chaos {
     }
 
     async fn one_of(&self, which: &str, at: usize) -> Option<(i64, Name)> {
-        let sql = format!("select id, data->>'name' from seriatim.job where {which} order by id");
+        let sql = format!("select id, {NAME} from seriatim.job where {which} order by id");
         let jobs: Vec<(i64, String)> =
             sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&self.pool).await.unwrap();
         let (id, name) = jobs.get(at % jobs.len().max(1))?;
@@ -167,13 +171,12 @@ impl Chaos {
         let begin = now();
         let mut tx = self.pool.begin().await.unwrap();
         operator().redrive(&mut *tx, QUEUE, most).await.unwrap();
-        let jobs: Vec<String> = sqlx::query_scalar(
-            "select data->>'name' from seriatim.job
-             where xmin = pg_current_xact_id()::xid and status = 'queued'",
-        )
-        .fetch_all(&mut *tx)
-        .await
-        .unwrap();
+        let sql = format!(
+            "select {NAME} from seriatim.job
+             where xmin = pg_current_xact_id()::xid and status = 'queued'"
+        );
+        let jobs: Vec<String> =
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
         let end = Some(now());
         for job in jobs {
@@ -219,6 +222,9 @@ pub async fn sabotage(pool: &PgPool, how: Option<Sabotage>) -> std::convert::Inf
             "update seriatim.job set id = default, flagged = true where id in
              (select min(id) from seriatim.job where attempts = 0
               and seriatim.job_state(status, queue, group_id, id) = 'queued')"
+        }
+        Some(Sabotage::ForgetSlots) => {
+            "update seriatim.queue_group set limit_key = null where limit_key is not null"
         }
         Some(Sabotage::WriteOutside) | None => return std::future::pending().await,
     };

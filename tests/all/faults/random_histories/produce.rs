@@ -10,6 +10,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, PgPool};
 use tokio::time::sleep;
 
+use super::features::{self, batch};
 use super::program::{End, Job, Part, Step};
 use super::recorder::{Recorder, now};
 use seriatim_history::event::{self, Event, Left, Name, Time};
@@ -29,6 +30,8 @@ pub struct Producer {
     pub pool: PgPool,
     pub number: usize,
     pub recorder: Recorder,
+    /// The batches, by their numbers.
+    batches: Vec<i64>,
     conn: Option<PgConnection>,
     enqueued: Vec<(i64, Name)>,
     count: usize,
@@ -43,8 +46,15 @@ struct Sent {
 }
 
 impl Producer {
-    pub fn new(url: String, pool: PgPool, number: usize, recorder: Recorder) -> Self {
-        Self { url, pool, number, recorder, conn: None, enqueued: Vec::new(), count: 0 }
+    pub fn new(
+        url: String,
+        pool: PgPool,
+        number: usize,
+        recorder: Recorder,
+        batches: Vec<i64>,
+    ) -> Self {
+        let enqueued = Vec::new();
+        Self { url, pool, number, recorder, batches, conn: None, enqueued, count: 0 }
     }
 
     pub async fn run(mut self, steps: &[Step]) {
@@ -60,6 +70,12 @@ impl Producer {
                 }
                 Step::Transaction(parts, end) => self.transaction(parts, *end).await,
                 Step::Wait(ms) => sleep(Duration::from_millis(*ms)).await,
+                Step::Seal(number) => {
+                    if let Some(id) = self.batches.get(*number) {
+                        let name = features::batch(*number);
+                        assert!(features::seal(&self.pool, &self.recorder, &name, *id).await);
+                    }
+                }
                 Step::Cancel(back) => {
                     let at = self.enqueued.len().checked_sub(1 + back);
                     if let Some((id, name)) = at.map(|at| self.enqueued[at].clone()) {
@@ -89,11 +105,14 @@ impl Producer {
         for job in jobs {
             let name = Name(format!("p{}-{}", self.number, self.count));
             self.count += 1;
-            sent.push(Sent { name, job: job.clone(), begin, answer: None });
+            let batch = job.batch.filter(|&number| number < self.batches.len());
+            let job = Job { batch, ..job.clone() };
+            sent.push(Sent { name, job, begin, answer: None });
         }
         // For the case that there is no answer.
         self.all(&sent, event::Enqueued::Unknown);
-        let new: Vec<NewJob> = sent.iter().map(|sent| new_job(&sent.name, &sent.job)).collect();
+        let new: Vec<NewJob> =
+            sent.iter().map(|sent| self.new_job(&sent.name, &sent.job)).collect();
         if let Ok(answers) = seriatim::enqueue_many(self.conn().await, new).await {
             for (sent, answer) in sent.iter_mut().zip(answers) {
                 sent.answer = Some(answer);
@@ -188,7 +207,17 @@ impl Producer {
                 place,
                 max_attempts: Some(one.job.attempts.unwrap_or(ATTEMPTS)),
                 run_at: None,
+                limit_key: one.job.limit_key.map(limit_key),
+                batch: one.job.batch.map(batch),
             });
+        }
+    }
+
+    fn new_job(&self, name: &Name, job: &Job) -> NewJob {
+        let new = new_job(name, job);
+        match job.batch {
+            Some(number) => new.batch(self.batches[number]),
+            None => new,
         }
     }
 }
@@ -197,8 +226,13 @@ pub fn group(number: u8) -> Name {
     Name(format!("g{number}"))
 }
 
+fn limit_key(number: u8) -> Name {
+    Name(format!("k{number}"))
+}
+
 fn new_job(name: &Name, job: &Job) -> NewJob {
-    let mut new = NewJob::new(QUEUE, &json!({ "name": name.0, "plan": job.plan }));
+    let data = json!({ "name": name.0, "plan": job.plan, "timeout": job.timeout });
+    let mut new = NewJob::new(QUEUE, &data);
     let ms = Duration::from_millis;
     if let Some(number) = job.group {
         new = new.group(group(number).0);
@@ -217,6 +251,9 @@ fn new_job(name: &Name, job: &Job) -> NewJob {
     }
     if let Some(limit) = job.timeout {
         new = new.timeout(ms(limit));
+    }
+    if let Some(number) = job.limit_key {
+        new = new.limit_key(limit_key(number).0);
     }
     new.priority(job.priority)
 }

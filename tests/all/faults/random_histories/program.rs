@@ -1,10 +1,13 @@
 //! A random program: the steps of producers, handlers and disturbances. The same seed gives the
 //! same program.
 
+mod draw;
+
 use std::fmt;
 
-use fastrand::Rng;
 use serde::{Deserialize, Serialize};
+
+pub use draw::generate;
 
 /// Everything that a run is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,10 +21,26 @@ pub struct Program {
     pub halt: bool,
     /// A receiver beside the workers.
     pub receives: Option<Receives>,
+    pub limits: Limits,
+    /// The batches that jobs may join: whether all jobs must succeed.
+    pub batches: Vec<bool>,
+    /// The group of a schedule's jobs.
+    pub schedule: Option<u8>,
     pub producers: Vec<Vec<Step>>,
     /// One after the other, each so many milliseconds after the one before.
     pub chaos: Vec<(u64, Act)>,
     pub sabotage: Option<Sabotage>,
+}
+
+/// Limits of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Limits {
+    /// How many groups of each limit key run at once.
+    pub per_key: Option<u32>,
+    /// How many jobs start in a second, and at once.
+    pub rate: Option<(u32, u32)>,
+    /// The milliseconds between two starts of a group.
+    pub spacing: Option<u64>,
 }
 
 /// Receives so many jobs at once, and waits so long before it comes back.
@@ -39,6 +58,8 @@ pub enum Step {
     Wait(u64),
     /// Cancels its own job that it enqueued this many jobs ago.
     Cancel(usize),
+    /// Seals this batch: later jobs are refused.
+    Seal(usize),
 }
 
 /// The next step of a producer in its transaction.
@@ -68,6 +89,8 @@ pub struct Job {
     pub attempts: Option<u32>,
     pub priority: u8,
     pub timeout: Option<u64>,
+    pub limit_key: Option<u8>,
+    pub batch: Option<usize>,
     /// Its handler's work in each attempt. Later attempts succeed at once.
     pub plan: Vec<Turn>,
 }
@@ -81,7 +104,17 @@ pub struct Turn {
     pub writes: (usize, usize),
     /// Whether it enqueues a job of this group in its transaction.
     pub follower: Option<u8>,
+    pub rest: Option<Rest>,
+    /// Whether it reports its progress and a checkpoint.
+    pub reports: bool,
     pub then: Then,
+}
+
+/// Lets its group or its queue rest for so long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Rest {
+    Group(u64),
+    Queue(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -89,6 +122,9 @@ pub enum Then {
     Succeed,
     Retry,
     RetryAt(u64),
+    /// Puts its job off, without what it wrote and with it.
+    Snooze(u64),
+    Again(u64),
     Fail,
     Panic,
     /// Goes on until it is told to stop, and fails then.
@@ -111,6 +147,7 @@ pub enum Act {
     Redrive(u32),
     Retry(usize),
     Cancel(usize),
+    LimitPerKey(Option<u32>),
 }
 
 /// A deliberate break of the promises, to see that it is found.
@@ -124,123 +161,8 @@ pub enum Sabotage {
     Delete,
     /// A queued job gets a new and higher id.
     Renumber,
-}
-
-const GROUPS: u8 = 4;
-
-/// `size`: 1, or longer programs.
-pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
-    let mut rng = Rng::with_seed(seed);
-    let lease = leases.then(|| *pick(&mut rng, &[2_000, 600_000]));
-    let producers = (0..rng.usize(1..=3)).map(|_| producer(&mut rng, size)).collect();
-    let chaos =
-        (0..rng.usize(0..=8 * size)).map(|_| (rng.u64(0..300), act(&mut rng, lease))).collect();
-    Program {
-        lease,
-        workers: rng.usize(1..=4),
-        slots: rng.usize(1..=3),
-        jobs_per_turn: *pick(&mut rng, &[0, 1, 1, 4]),
-        halt: rng.u8(..3) == 0,
-        receives: now_and_then(&mut rng, 3, |rng| Receives {
-            limit: rng.u32(1..=4),
-            every: rng.u64(..50),
-        }),
-        producers,
-        chaos,
-        sabotage: None,
-    }
-}
-
-fn pick<'a, T>(rng: &mut Rng, of: &'a [T]) -> &'a T {
-    &of[rng.usize(..of.len())]
-}
-
-fn producer(rng: &mut Rng, size: usize) -> Vec<Step> {
-    (0..rng.usize(3..=12) * size)
-        .map(|_| match rng.u8(..10) {
-            0..4 => Step::Enqueue(jobs(rng)),
-            4..8 => {
-                let parts = (0..rng.usize(1..=3)).map(|_| part(rng)).collect();
-                let end = match rng.u8(..8) {
-                    0 => End::Rollback,
-                    1 => End::Torn(rng.u64(..1_500)),
-                    _ => End::Commit,
-                };
-                Step::Transaction(parts, end)
-            }
-            8 => Step::Wait(rng.u64(..100)),
-            _ => Step::Cancel(rng.usize(..4)),
-        })
-        .collect()
-}
-
-fn part(rng: &mut Rng) -> Part {
-    match rng.u8(..6) {
-        0 => Part::Wait(rng.u64(..150)),
-        1 => Part::Savepoint(jobs(rng), rng.bool()),
-        _ => Part::Enqueue(jobs(rng)),
-    }
-}
-
-fn jobs(rng: &mut Rng) -> Vec<Job> {
-    (0..rng.usize(1..=4)).map(|_| job(rng)).collect()
-}
-
-/// A value now and then.
-fn now_and_then<T>(rng: &mut Rng, one_in: u8, value: impl FnOnce(&mut Rng) -> T) -> Option<T> {
-    (rng.u8(..one_in) == 0).then(|| value(rng))
-}
-
-fn job(rng: &mut Rng) -> Job {
-    let turns = rng.usize(0..=3);
-    Job {
-        group: (rng.u8(..10) > 0).then(|| rng.u8(..GROUPS)),
-        delay: now_and_then(rng, 8, |rng| rng.u64(..150)).unwrap_or(0),
-        expires: now_and_then(rng, 12, |rng| rng.u64(20..500)),
-        dedup: now_and_then(rng, 10, |rng| rng.u8(..6)),
-        attempts: now_and_then(rng, 5, |rng| rng.u32(1..=3)),
-        priority: now_and_then(rng, 10, |rng| rng.u8(..10)).unwrap_or(0),
-        timeout: now_and_then(rng, 8, |rng| rng.u64(20..100)),
-        plan: (0..turns).map(|_| turn(rng)).collect(),
-    }
-}
-
-fn turn(rng: &mut Rng) -> Turn {
-    Turn {
-        ms: match rng.u8(..10) {
-            0 => rng.u64(50..300),
-            1..4 => rng.u64(5..30),
-            _ => rng.u64(..4),
-        },
-        writes: (rng.usize(..2), rng.usize(..3)),
-        follower: now_and_then(rng, 6, |rng| rng.u8(..GROUPS)),
-        then: match rng.u8(..20) {
-            0..3 => Then::Retry,
-            3 => Then::RetryAt(rng.u64(..100)),
-            4 => Then::Fail,
-            5 => Then::Panic,
-            6 => Then::UntilTold,
-            7 => Then::Hang,
-            _ => Then::Succeed,
-        },
-    }
-}
-
-fn act(rng: &mut Rng, lease: Option<u64>) -> Act {
-    // A frozen worker's short lease would run out, with a handler in the middle.
-    let may_freeze = lease.is_none_or(|lease| lease > 60_000);
-    match rng.u8(..16) {
-        0..4 => Act::Kill(rng.usize(..4)),
-        4 | 5 => Act::Stop(rng.usize(..4)),
-        6 if may_freeze => Act::Freeze(rng.usize(..4), rng.u64(50..2_500)),
-        7 | 8 => Act::Terminate(rng.usize(..20)),
-        9 => Act::PauseQueue(rng.u64(..200)),
-        10 => Act::PauseGroup(rng.u8(..GROUPS), rng.u64(..200)),
-        11 => Act::Resume,
-        12 => Act::Redrive(rng.u32(1..=5)),
-        13 => Act::Retry(rng.usize(..20)),
-        _ => Act::Cancel(rng.usize(..20)),
-    }
+    /// An operator's SQL takes the slots of limit keys from groups that run.
+    ForgetSlots,
 }
 
 impl Program {
@@ -254,13 +176,21 @@ impl Program {
                 job.attempts.is_some(),
                 job.priority > 0,
                 job.timeout.is_some(),
+                job.limit_key.is_some(),
+                job.batch.is_some(),
             ];
-            1 + job.plan.len() + settings.iter().filter(|set| **set).count()
+            let plan: usize = job.plan.iter().map(Turn::size).sum();
+            1 + plan + settings.iter().filter(|set| **set).count()
         };
         let jobs: usize = self.jobs().map(plan).sum();
         let steps: usize = self.producers.iter().flatten().map(Step::size).sum();
         let choices = usize::from(self.halt)
             + 3 * usize::from(self.receives.is_some())
+            + usize::from(self.limits.per_key.is_some())
+            + usize::from(self.limits.rate.is_some())
+            + usize::from(self.limits.spacing.is_some())
+            + usize::from(self.schedule.is_some())
+            + self.batches.len()
             + self.jobs_per_turn
             + self.slots
             + self.workers;
@@ -280,8 +210,28 @@ impl Program {
         self.producers.iter_mut().flatten().flat_map(|step| match step {
             Step::Enqueue(jobs) => jobs.iter_mut().collect(),
             Step::Transaction(parts, _) => parts.iter_mut().flat_map(Part::jobs_mut).collect(),
-            Step::Wait(_) | Step::Cancel(_) => Vec::new(),
+            Step::Wait(_) | Step::Cancel(_) | Step::Seal(_) => Vec::new(),
         })
+    }
+}
+
+impl Turn {
+    fn size(&self) -> usize {
+        1 + usize::from(self.rest.is_some())
+            + usize::from(self.reports)
+            + usize::from(matches!(self.then, Then::Snooze(_) | Then::Again(_)))
+    }
+
+    /// Returns the turn of a handler that does nothing.
+    pub fn plain() -> Self {
+        Self {
+            ms: 0,
+            writes: (0, 0),
+            follower: None,
+            rest: None,
+            reports: false,
+            then: Then::Succeed,
+        }
     }
 }
 
@@ -297,7 +247,7 @@ impl Step {
         match self {
             Self::Enqueue(jobs) => jobs.iter().collect(),
             Self::Transaction(parts, _) => parts.iter().flat_map(Part::jobs).collect(),
-            Self::Wait(_) | Self::Cancel(_) => Vec::new(),
+            Self::Wait(_) | Self::Cancel(_) | Self::Seal(_) => Vec::new(),
         }
     }
 }
@@ -327,6 +277,9 @@ impl fmt::Display for Program {
             jobs_per_turn,
             halt,
             receives,
+            limits,
+            batches,
+            schedule,
             producers,
             chaos,
             sabotage,
@@ -335,6 +288,7 @@ impl fmt::Display for Program {
             f,
             "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {receives:?}, {sabotage:?}"
         )?;
+        writeln!(f, "{limits:?}, batches {batches:?}, schedule of group {schedule:?}")?;
         for (at, steps) in producers.iter().enumerate() {
             writeln!(f, "producer {at}:")?;
             for step in steps {

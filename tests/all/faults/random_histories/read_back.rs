@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 
+use super::features::NAME;
 use seriatim_history::History;
 use seriatim_history::event::{Event, Found, Name};
 
@@ -21,25 +22,25 @@ pub async fn read_back(
     deleted: &[String],
     text: &mut String,
 ) {
-    let jobs: Vec<(String, String)> =
-        sqlx::query_as("select data->>'name', status::text from seriatim.job where id > $1")
-            .bind(since)
-            .fetch_all(pool)
-            .await
-            .unwrap();
-    let there: HashMap<&str, &str> =
-        jobs.iter().map(|(name, status)| (name.as_str(), status.as_str())).collect();
+    let sql =
+        format!("select {NAME}, status::text, attempts_forgiven from seriatim.job where id > $1");
+    let jobs: Vec<(String, String, i32)> =
+        sqlx::query_as(AssertSqlSafe(sql)).bind(since).fetch_all(pool).await.unwrap();
+    let there: HashMap<&str, (&str, i32)> =
+        jobs.iter().map(|(name, status, n)| (name.as_str(), (status.as_str(), *n))).collect();
     for job in &seen.jobs {
-        let status = match there.get(job.name.0.as_str()) {
+        let its = there.get(job.name.0.as_str());
+        let status = match its.map(|(status, _)| *status) {
             None if deleted.contains(&job.name.0) => Found::Cancelled,
             None => Found::Missing,
-            Some(&"succeeded") => Found::Succeeded,
-            Some(&"failed") => Found::Failed,
-            Some(&"cancelled") => Found::Cancelled,
-            Some(&"parked") => Found::Parked,
+            Some("succeeded") => Found::Succeeded,
+            Some("failed") => Found::Failed,
+            Some("cancelled") => Found::Cancelled,
+            Some("parked") => Found::Parked,
             Some(_) => Found::Waiting,
         };
-        line(text, &Event::Status { job: job.name.clone(), status });
+        let forgiven = its.and_then(|(_, n)| u32::try_from(*n).ok());
+        line(text, &Event::Status { job: job.name.clone(), status, forgiven });
     }
     let effects: Vec<(String, i64)> =
         sqlx::query_as("select key, count(*) from public.effect group by key")

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
 use serde_json::json;
 use seriatim::receive::{Receive, ReceiveError, Received};
 use seriatim::{Client, NewJob};
@@ -11,8 +10,9 @@ use sqlx::PgPool;
 use tokio::time::sleep;
 
 use super::produce::{ATTEMPTS, QUEUE, group};
-use super::program::{Receives, Then, Turn};
+use super::program::{Receives, Rest, Then, Turn};
 use super::recorder::{Recorder, Run, now};
+use super::worker::Data;
 use seriatim_history::event::{Ended, Enqueued, Event, Name, Of, Said, Time};
 
 /// A received job is this receiver's alone for this long, plus a grace.
@@ -20,12 +20,6 @@ const VISIBILITY: Duration = Duration::from_secs(1);
 /// A job that has not begun by then is left to lapse, so that no job is worked on for longer than
 /// its visibility.
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
-
-#[derive(Debug, Deserialize)]
-struct Data {
-    name: String,
-    plan: Vec<Turn>,
-}
 
 pub struct Receiver {
     pub pool: PgPool,
@@ -69,10 +63,11 @@ impl Receiver {
     /// Whether it succeeded.
     async fn attempt(&self, job: &Received) -> bool {
         let data: Data = job.decode().unwrap();
-        let run = self.recorder.start(&data.name, job.attempt);
-        let plain = Turn { ms: 0, writes: (0, 0), follower: None, then: Then::Succeed };
+        let name = data.name_of(job.id);
+        let run = self.recorder.start(&name, job.attempt);
+        let plain = Turn::plain();
         let turn = data.plan.get(job.attempt as usize - 1).unwrap_or(&plain);
-        self.perform(job, &data.name, turn, run).await
+        self.perform(job, &name, turn, run).await
     }
 
     async fn perform(&self, job: &Received, name: &str, turn: &Turn, mut run: Run) -> bool {
@@ -84,8 +79,9 @@ impl Receiver {
         if let Some(number) = turn.follower {
             self.follow(&mut tx, name, job.attempt, number).await;
         }
-        sleep(Duration::from_millis(turn.ms)).await;
         let client = Client::default();
+        self.report(job, turn).await;
+        sleep(Duration::from_millis(turn.ms)).await;
         match turn.then {
             Then::Succeed => {
                 run.ends(Ended::Succeeded);
@@ -110,12 +106,44 @@ impl Receiver {
                 self.settled(name, job.attempt, begin, &said);
                 false
             }
+            Then::Snooze(ms) | Then::Again(ms) => {
+                tx.rollback().await.unwrap();
+                run.ends(Ended::Snoozed);
+                let (begin, delay) = (now(), Duration::from_millis(ms));
+                let said = client.snooze(&self.pool, &job.receipt, delay, 100).await;
+                self.settled(name, job.attempt, begin, &said);
+                false
+            }
             // As if its process had ended.
             Then::Panic | Then::Hang => {
                 tx.rollback().await.unwrap();
                 run.ends(Ended::Dropped);
                 false
             }
+        }
+    }
+
+    /// Lets rest what is to, and reports. A claim that was taken over may do neither.
+    async fn report(&self, job: &Received, turn: &Turn) {
+        let (client, receipt) = (Client::default(), &job.receipt);
+        let until = |ms| chrono::Utc::now() + Duration::from_millis(ms);
+        let rests = match turn.rest {
+            Some(Rest::Queue(ms)) => {
+                client.rest_queue(&self.pool, receipt, until(ms), "as planned").await
+            }
+            Some(Rest::Group(ms)) if job.group.is_some() => {
+                client.rest_group(&self.pool, receipt, until(ms), "as planned").await
+            }
+            Some(Rest::Group(_)) | None => Ok(false),
+        };
+        let reports = if turn.reports {
+            let reported = client.progress(&self.pool, receipt, 50, "half").await;
+            reported.and(client.checkpoint(&self.pool, receipt, &job.attempt).await)
+        } else {
+            Ok(())
+        };
+        for refused in [rests.err(), reports.err()].into_iter().flatten() {
+            assert!(matches!(refused, ReceiveError::Stale { .. }), "{refused:?}");
         }
     }
 
@@ -154,6 +182,8 @@ impl Receiver {
             place: Some(place),
             max_attempts: Some(ATTEMPTS),
             run_at: None,
+            limit_key: None,
+            batch: None,
         });
     }
 }

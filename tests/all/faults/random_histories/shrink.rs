@@ -1,6 +1,6 @@
 //! A program that fails is made smaller as long as it fails.
 
-use super::program::{End, Part, Program, Step};
+use super::program::{End, Job, Part, Program, Step, Then};
 
 /// Smaller programs, those with the most left out first.
 pub fn candidates(program: &Program) -> Vec<Program> {
@@ -15,6 +15,11 @@ pub fn candidates(program: &Program) -> Vec<Program> {
     };
     without(&|p| p.chaos.clear());
     without(&|p| p.receives = None);
+    without(&|p| p.schedule = None);
+    without(&|p| p.batches.clear());
+    without(&|p| p.limits.per_key = None);
+    without(&|p| p.limits.rate = None);
+    without(&|p| p.limits.spacing = None);
     for at in 0..program.producers.len() {
         without(&|p| drop(p.producers.remove(at)));
     }
@@ -27,16 +32,19 @@ pub fn candidates(program: &Program) -> Vec<Program> {
         without(&|p| drop(p.chaos.drain(from..to)));
     }
     without(&|p| p.jobs_mut().for_each(|job| *job = plain(job)));
+    without(&|p| p.jobs_mut().for_each(quiet));
     for at in 0..program.jobs().count() {
-        without(&|p| {
-            if let Some(job) = p.jobs_mut().nth(at) {
-                *job = plain(job);
-            }
-        });
+        for change in [|job: &mut Job| *job = plain(job), quiet] {
+            without(&|p| {
+                if let Some(job) = p.jobs_mut().nth(at) {
+                    change(job);
+                }
+            });
+        }
     }
     for (at, steps) in program.producers.iter().enumerate() {
         for step in 0..steps.len() {
-            for to in 0..3 {
+            for to in 0..4 {
                 without(&|p| simpler(&mut p.producers[at][step], to));
             }
         }
@@ -61,14 +69,25 @@ fn cuts(length: usize) -> Vec<(usize, usize)> {
 }
 
 /// The job without its settings; what its handler does stays.
-fn plain(job: &super::program::Job) -> super::program::Job {
-    super::program::Job { group: job.group, plan: job.plan.clone(), ..Default::default() }
+fn plain(job: &Job) -> Job {
+    Job { group: job.group, plan: job.plan.clone(), ..Job::default() }
+}
+
+/// Its handlers let nothing rest, report nothing, and do not put it off.
+fn quiet(job: &mut Job) {
+    for turn in &mut job.plan {
+        (turn.rest, turn.reports) = (None, false);
+        if matches!(turn.then, Then::Snooze(_) | Then::Again(_)) {
+            turn.then = Then::Succeed;
+        }
+    }
 }
 
 fn simpler(step: &mut Step, how: usize) {
     match (how, step) {
         (0, Step::Transaction(_, end)) => *end = End::Commit,
         (1, Step::Transaction(parts, _)) if parts.len() > 1 => drop(parts.pop()),
+        (3, Step::Transaction(parts, _)) if parts.len() > 1 => drop(parts.remove(0)),
         (2, Step::Transaction(parts, _)) => {
             if let Some(Part::Enqueue(jobs) | Part::Savepoint(jobs, _)) = parts.last_mut()
                 && jobs.len() > 1

@@ -1,10 +1,11 @@
 //! A worker process: its handlers do what their jobs' plans say, and write down what they see.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use seriatim::observe::BackgroundError;
 use seriatim::{
     ActiveJob, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
     RetryPolicy, Running,
@@ -13,7 +14,7 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::produce::{ATTEMPTS, QUEUE, group};
-use super::program::{Sabotage, Then, Turn};
+use super::program::{Rest, Sabotage, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use crate::support::worker_process::{input_is_closed, say};
 use crate::support::{chain, handler_with};
@@ -33,19 +34,42 @@ pub struct Settings {
 }
 
 #[derive(Debug, Deserialize)]
-struct Data {
+pub struct Data {
     name: String,
-    plan: Vec<Turn>,
+    /// The queue itself makes many jobs with this name.
+    #[serde(default)]
+    made: bool,
+    /// The handler's limit.
+    timeout: Option<u64>,
+    pub plan: Vec<Turn>,
+}
+
+/// How a fault begins that tells of groups which only the sweep has woken.
+pub const STRANDED: &str = "Stranded";
+/// The limit of handlers whose job says nothing else, in milliseconds.
+const TIMEOUT: u64 = 600;
+
+impl Data {
+    /// Returns the job's name in the history.
+    pub fn name_of(&self, id: i64) -> String {
+        name_of(&self.name, self.made, id)
+    }
+}
+
+/// Returns a job's name in the history, as `features::NAME` does.
+pub fn name_of(name: &str, made: bool, id: i64) -> String {
+    if made { format!("{name}#{id}") } else { name.to_owned() }
 }
 
 /// How an attempt ends that does not succeed.
 enum Bad {
     Retry(JobError),
+    Snooze(Duration),
     Fail,
 }
 
-impl From<sqlx::Error> for Bad {
-    fn from(error: sqlx::Error) -> Self {
+impl<E: Into<JobError>> From<E> for Bad {
+    fn from(error: E) -> Self {
         Self::Retry(error.into())
     }
 }
@@ -61,7 +85,7 @@ pub async fn work(settings: Settings) {
     let outside = PgPoolOptions::new().max_connections(2);
     let outside = outside.connect_lazy_with(options.application_name("outside"));
     let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
-        .timeout(Duration::from_millis(600))
+        .timeout(Duration::from_millis(TIMEOUT))
         .keep_cancelled(Retention::Forever)
         .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
     let errors = recorder.clone();
@@ -70,9 +94,10 @@ pub async fn work(settings: Settings) {
         .poll_interval(Duration::from_millis(50))
         .maintenance_interval(Duration::from_millis(100))
         .on_error(move |error| {
-            let what = chain(error);
+            let stranded = matches!(error, BackgroundError::Stranded { .. });
+            let what = if stranded { format!("{STRANDED}: ") } else { String::new() };
             say(format!("error: {error:?}"));
-            errors.fault(what, now());
+            errors.fault(what + &chain(error), now());
         })
         .queue(
             queue,
@@ -80,7 +105,7 @@ pub async fn work(settings: Settings) {
                 (outside, recorder.clone(), sabotage),
                 async |(outside, recorder, sabotage), job, data| {
                     let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
-                    let run = recorder.start(&data.name, job.attempt());
+                    let run = recorder.start(&data.name_of(job.id()), job.attempt());
                     let beside = (sabotage == Some(Sabotage::WriteOutside)).then_some(&outside);
                     attempt(job, &data, run, &recorder, beside).await
                 },
@@ -132,16 +157,26 @@ async fn attempt(
     beside: Option<&PgPool>,
 ) -> Result<Value, JobError> {
     let turn = data.plan.get(job.attempt() as usize - 1);
+    let (clock, begin) = (Instant::now(), now());
     let result = match turn {
         Some(turn) => perform(job, data, turn, &run, recorder, beside).await,
         None => Ok(()),
     };
+    if clock.elapsed() >= Duration::from_millis(data.timeout.unwrap_or(TIMEOUT)) {
+        // Whatever it says now, its time was over.
+        recorder.fault(format!("{} took its time", data.name), begin);
+    }
     // By a shutdown: whatever it says now, its failure is not held against the job.
     let released = recorder.is_stopping() && job.is_cancelled();
     match result {
         Ok(()) => {
-            run.ends(Ended::Succeeded);
+            let again = turn.is_some_and(|turn| matches!(turn.then, Then::Again(_)));
+            run.ends(if again { Ended::Again } else { Ended::Succeeded });
             Ok(json!(job.attempt()))
+        }
+        Err(Bad::Snooze(delay)) => {
+            run.ends(if released { Ended::Released } else { Ended::Snoozed });
+            Err(JobError::snooze(delay))
         }
         Err(Bad::Retry(error)) => {
             run.ends(if released { Ended::Released } else { Ended::Retry });
@@ -168,6 +203,20 @@ async fn perform(
     if let Some(number) = turn.follower {
         follow(job, data, number, recorder).await?;
     }
+    let until = |ms| chrono::Utc::now() + Duration::from_millis(ms);
+    match turn.rest {
+        Some(Rest::Queue(ms)) => {
+            job.rest_queue(until(ms), "as planned").await?;
+        }
+        Some(Rest::Group(ms)) if job.group().is_some() => {
+            job.rest_group(until(ms), "as planned").await?;
+        }
+        Some(Rest::Group(_)) | None => {}
+    }
+    if turn.reports {
+        job.progress(50, "half")?;
+        job.checkpoint(&job.attempt()).await?;
+    }
     tokio::time::sleep(Duration::from_millis(turn.ms)).await;
     for n in 0..turn.writes.1 {
         write(job, &run.writes(turn.writes.0 + n), beside).await?;
@@ -178,6 +227,11 @@ async fn perform(
         Then::RetryAt(ms) => {
             let later = Duration::from_millis(ms);
             Err(Bad::Retry(JobError::retry_after("as planned", later)))
+        }
+        Then::Snooze(ms) => Err(Bad::Snooze(Duration::from_millis(ms))),
+        Then::Again(ms) => {
+            job.again_after(Duration::from_millis(ms));
+            Ok(())
         }
         Then::Fail => Err(Bad::Fail),
         Then::Panic => panic!("as planned"),
@@ -221,6 +275,8 @@ async fn follow(
             place,
             max_attempts: Some(ATTEMPTS),
             run_at: None,
+            limit_key: None,
+            batch: None,
         });
     };
     note(Enqueued::Unknown, None, None);
