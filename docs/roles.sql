@@ -99,6 +99,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),
   seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
+  seriatim.queue_timeout_ms(text, bigint),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),
   seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz),

@@ -66,9 +66,7 @@ as $$
       coalesce(q.max_attempts, p.max_attempts[array_position(p.queues, k.queue)],
         (select max(o.max_attempts[array_position(o.queues, k.queue)]) from processor o
           where k.queue = any (o.queues))) as queue_attempts,
-      coalesce(p.timeouts_ms[array_position(p.queues, k.queue)],
-        (select max(o.timeouts_ms[array_position(o.queues, k.queue)]) from processor o
-          where k.queue = any (o.queues))) as queue_timeout_ms,
+      queue_timeout_ms(k.queue, p.id) as queue_timeout_ms,
       (select min(r.requested_at) from cancel_request r where r.job_id = j.id) as job_cancel,
       (select min(r.requested_at) from cancel_request r where r.job_id = h.id) as head_cancel,
       (select case when not bool_or(o.queues is null or k.queue = any (o.queues)) is true

@@ -13,7 +13,7 @@ create or replace function {schema}.group_state(of_queue text, of_group text) re
   max_attempts integer, enqueued_at timestamptz, due_at timestamptz, started_at timestamptz, depth bigint,
   parked bigint, stopped_at timestamptz, reason text, halted_by bigint, halted_until timestamptz,
   halt_then text, paused_at timestamptz, paused_until timestamptz, pause_reason text, blocked boolean,
-  rested_by bigint)
+  rested_by bigint, timeout_at timestamptz)
 language sql stable as $$
   select case
       when g.lapsed then 'lapsed'
@@ -33,14 +33,17 @@ language sql stable as $$
     g.halt_job_id, g.halt_until, g.halt_then, s.paused_at, s.paused_until, s.pause_reason,
     g.job_id is null and g.halted_at is null and s.paused_at is null and h.run_at <= now()
       and coalesce(g.rechecks >= 4, false),
-    s.rested_by
+    s.rested_by,
+    -- Receivers have no timeout.
+    case when g.claimed_by is not null and not g.lapsed then g.started_at + make_interval(
+      secs => coalesce(h.timeout_ms, {schema}.queue_timeout_ms(of_queue, g.claimed_by)) / 1000.0) end
   from (select
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
         and j.status in ('queued', 'started') limit 1001) c) as depth,
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
         and j.parked_with is not null and j.status = 'parked' limit 1001) c) as parked) n
   left join lateral (
-    select g.job_id, g.batch, g.started_at, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
+    select g.job_id, g.batch, g.started_at, g.claimed_by, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
       g.halt_then, g.rechecks, g.ready_at, g.gated_by, g.job_id is not null and {lapsed_g} as lapsed
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (
@@ -49,7 +52,7 @@ language sql stable as $$
   left join lateral (
     -- Named, as an observer may not read what a job carries.
     select j.id, j.status, j.name, j.attempts, j.attempts_forgiven, j.max_attempts, j.created_at, j.run_at,
-      j.last_started_at
+      j.last_started_at, j.timeout_ms
     from {schema}.job j where j.id = coalesce(
       -- The first of several under one claim that has not ended.
       (select min(u.id) from {schema}.unfinished(g.job_id, g.batch) u),

@@ -12,3 +12,14 @@ language sql stable set search_path from current as $$
       else p.presence_key in (select h.key from held h) end
   from processor p order by p.id
 $$;
+
+-- Returns the timeout of a queue's handlers in a processor, in milliseconds. If that one has none
+-- for the queue, or is gone, the longest of the others counts.
+create or replace function {schema}.queue_timeout_ms(of_queue text, of_processor bigint) returns bigint
+language sql stable as $$
+  select coalesce(
+    (select p.timeouts_ms[array_position(p.queues, of_queue)] from {schema}.processor p
+      where p.id = of_processor limit 1),
+    (select max(o.timeouts_ms[array_position(o.queues, of_queue)]) from {schema}.processor o
+      where of_queue = any (o.queues)))
+$$;

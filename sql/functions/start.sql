@@ -80,9 +80,10 @@ begin
     select s.*, gen_random_uuid() as token,
       case when s.followers <> '{}' then s.job || s.followers end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
-      case when s.disposition = 'run' and s.limit_key is not null then (
-        select s.limit_key from {schema}.queue q where q.name = terms.queue and q.limit_per_key > 0)
-        end as slot_key,
+      -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
+      case when s.disposition = 'run' and s.limit_key is not null and (s.limit_key = s.held_key or exists (
+          select from {schema}.queue q where q.name = terms.queue and q.limit_per_key > 0))
+        then s.limit_key end as slot_key,
       clock_timestamp() + (select make_interval(secs => q.group_spacing_ms / 1000.0::float8)
         from {schema}.queue q where q.name = terms.queue) as next_start_at,
       clock_timestamp() + make_interval(secs => coalesce(

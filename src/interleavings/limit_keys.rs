@@ -334,6 +334,37 @@ async fn a_group_that_is_gated_beside_the_end_of_the_limit_is_woken() {
     scene.end().await;
 }
 
+/// A group keeps the slot that it had when the limit was removed: its end wakes who was gated
+/// beside that.
+#[tokio::test]
+async fn a_slot_outlives_its_limit() {
+    for lost in [true, false] {
+        let scene = limited(1).await;
+        let (mut conn, mut other) = (scene.session().await, scene.session().await);
+        enqueue(&mut conn, &["a"]).await;
+        let first = scene.claim_one(&mut conn).await;
+        // A flag of a group that runs would have its row shared by the open claim.
+        run(&mut conn, "update seriatim.job set flagged = false").await;
+        let second = enqueue(&mut conn, &["b"]).await;
+        assert!(claim_in_open(&scene, &mut other).await.is_empty());
+        if !lost {
+            assert_eq!(scene.release(&mut conn, &[first]).await, 1);
+        }
+        scene.run("select seriatim.configure_queue('q', '{\"limit_per_key\": null}')").await;
+        let mut again = Vec::new();
+        for _ in 0..2 {
+            if lost {
+                scene.lease("a", -1).await;
+            }
+            again.extend(scene.claim(&mut conn, 10).await);
+        }
+        commit(&mut other).await;
+        scene.run_job(&mut conn, &again[0]).await;
+        assert_eq!(run_all(&scene, &mut conn).await, second, "lost: {lost}");
+        scene.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_gated_head_expires_and_a_late_one_goes_first() {
     let scene = limited(1).await;

@@ -253,6 +253,8 @@ pub struct GroupOverview {
     pub due_at: Option<DateTime<Utc>>,
     /// When its last attempt began.
     pub started_at: Option<DateTime<Utc>>,
+    /// When that attempt times out; `None`: it does not run, or a receiver has it.
+    pub timeout_at: Option<DateTime<Utc>>,
     /// The number of unfinished jobs, up to [`GroupFilter::CANDIDATES`].
     pub depth: BoundedCount,
     /// The number of parked jobs, up to [`GroupFilter::CANDIDATES`].

@@ -4,16 +4,15 @@
 
 use std::time::Instant;
 
-use stateright::{Checker, Model};
+use stateright::Checker;
 
-use crate::ending::walk;
-use crate::mutants::violates;
+use crate::ending::{Ends, walk};
 use crate::operator::Request::{
     Cancel, Move, Redrive, RedriveParked, ReleaseNode, Retry, Skip, Unhalt,
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
-use crate::story::tell;
+use crate::story::{strands, violates};
 
 pub const ONE: Enqueue = Enqueue { jobs: 1, may_roll_back: false, delayed: false };
 pub const TWO: Enqueue = Enqueue { jobs: 2, may_roll_back: false, delayed: false };
@@ -57,27 +56,39 @@ pub fn stops(out_of_attempts: OutOfAttempts, producers: &[Enqueue]) -> Protocol 
     Protocol { out_of_attempts, may_fail: true, max_attempts: 1, ..plain(producers) }
 }
 
-/// Explores all states: each property, and whether everything ends. Stateright explores the smaller
-/// ones as well, and has to come to the same.
+/// Explores all states: each property, and whether everything ends.
 pub fn check(name: &str, model: &Protocol) {
+    explore(name, model, &model.with_symmetry());
+    println!("    {model}");
+}
+
+/// Does that for any model. `alike` takes states for one that differ in nothing that matters.
+/// Stateright explores the smaller ones as well, and has to come to the same.
+pub fn explore<M>(name: &str, model: &M, alike: &M)
+where
+    M: Ends<State: Clone + PartialEq + Send + Sync + 'static, Action: PartialEq>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
     let begun = Instant::now();
-    let alike = model.with_symmetry();
-    let graph = walk(&alike);
+    let graph = walk(alike);
     if let Some(promise) = graph.violated {
         violates(name, model, promise);
         panic!("{name}: {promise} is violated: the story is above");
     }
     if graph.stuck.is_some() {
-        let steps = walk(model).stuck.unwrap_or_default();
-        panic!("{name}: not everything ends:\n{}", tell(model, &steps));
+        strands(name, model);
+        panic!("{name}: not everything ends: the story is above");
     }
     if graph.states < 20_000 {
-        let checker = alike.checker().spawn_bfs().join();
+        let checker = alike.clone().checker().spawn_bfs().join();
         assert_eq!(checker.unique_state_count(), graph.states, "both explore the same");
         assert!(checker.discoveries().is_empty());
     }
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{name}: {} states, {} deep, {seconds:.1} s\n    {model}", graph.states, graph.depth);
+    println!("{name}: {} states, {} deep, {seconds:.1} s", graph.states, graph.depth);
 }
 
 /// Whether the environment asks for larger bounds.
@@ -222,6 +233,16 @@ fn handlers_that_return_errors() {
     check("errors", &errors);
     check("errors and a cancel", &errors.asking(&[Cancel(1)]));
     check("errors under a lease", &Protocol { may_fail: true, ..leased(&[ONE, ONE]) });
+}
+
+#[test]
+fn handlers_that_put_their_jobs_off() {
+    let snoozes = |model: Protocol| Protocol { max_snoozes: 1, ..model };
+    check("two jobs", &snoozes(plain(&[ONE, ONE])));
+    check("a lease, and a crash", &snoozes(Protocol { faults: CRASH, ..leased(&[ONE]) }));
+    check("a receiver", &snoozes(Protocol { receivers: 1, ..plain(&[ONE]) }));
+    check("a turn", &snoozes(turns(&[TWO])));
+    check("and a cancel", &snoozes(plain(&[ONE]).asking(&[Cancel(0)])));
 }
 
 #[test]

@@ -1,34 +1,38 @@
 //! Everything ends: from every reachable state.
 //!
 //! Stateright's `eventually` misses a run that goes round in a circle, and here many do: a worker
-//! polls again, a lease is extended. So the graph is walked here. From every state, a state without
-//! unfinished committed jobs, flags and row must be reachable by ordinary steps alone: no fault, no
-//! request and no producer has to help. Then a fair run, which takes in the end each step that
-//! stays possible, ends every job.
+//! polls again, a lease is extended. So the graph is walked here. From every state, one in which
+//! all has ended must be reachable by ordinary steps alone: no fault, no request and no producer has
+//! to help. Then a fair run, which takes in the end each step that stays possible, ends every job.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use stateright::Model;
 
-use crate::protocol::{Action, Protocol};
-use crate::state::State;
+/// A model whose jobs all end.
+pub trait Ends: Model<State: Hash, Action: Copy> {
+    /// Returns whether nothing is left to be done.
+    fn ended(&self, state: &Self::State) -> bool;
+
+    /// Returns whether the action happens in the end if it stays possible: no fault, and no choice
+    /// of a producer or operator.
+    fn is_ordinary(&self, action: Self::Action) -> bool;
+
+    /// Returns a story as a numbered list.
+    fn tell(&self, steps: &[(Self::State, Self::Action)]) -> String;
+}
+
+type Story<M> = Vec<(<M as Model>::State, <M as Model>::Action)>;
 
 /// The reachable states, walked in full, with each property checked on the way.
-pub struct Graph {
+pub struct Graph<M: Model> {
     pub states: usize,
     pub depth: usize,
     /// A promise that some state violates.
     pub violated: Option<&'static str>,
     /// The path to the first state from which not all jobs can end.
-    pub stuck: Option<Vec<(State, Action)>>,
-}
-
-/// Returns whether no committed job is unfinished, and neither a flag nor the group's row is left;
-/// or the group is halted, which only a request ends.
-fn ended(s: &State) -> bool {
-    s.rows.unfinished() == 0 && s.rows.flagged() == 0 && s.rows.group.is_none()
-        || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
+    pub stuck: Option<Story<M>>,
 }
 
 /// Faster than the standard hasher in a build without optimisation. The number of states is
@@ -80,7 +84,7 @@ impl Hasher for Mixer {
     }
 }
 
-fn key(s: &State) -> u64 {
+fn key(s: &impl Hash) -> u64 {
     let mut hasher = Mixer::default();
     s.hash(&mut hasher);
     hasher.write_u8(hasher.count as u8);
@@ -88,16 +92,16 @@ fn key(s: &State) -> u64 {
     hasher.finish()
 }
 
-pub fn walk(model: &Protocol) -> Graph {
+pub fn walk<M: Ends>(model: &M) -> Graph<M> {
     let mut found: HashMap<u64, u32, BuildHasherDefault<Mixer>> = HashMap::default();
     // For each state: whether all has ended, and the first state and action that led to it.
     let mut goal = Vec::new();
-    let mut came_from: Vec<Option<(u32, Action)>> = Vec::new();
+    let mut came_from: Vec<Option<(u32, M::Action)>> = Vec::new();
     let mut into: Vec<Vec<u32>> = Vec::new();
-    let mut frontier: Vec<(u32, State)> = Vec::new();
+    let mut frontier: Vec<(u32, M::State)> = Vec::new();
     for state in model.init_states() {
         found.insert(key(&state), 0);
-        goal.push(ended(&state));
+        goal.push(model.ended(&state));
         came_from.push(None);
         into.push(Vec::new());
         frontier.push((0, state));
@@ -119,12 +123,12 @@ pub fn walk(model: &Protocol) -> Graph {
                 if to == number {
                     let broken = properties.iter().find(|it| !(it.condition)(model, &after));
                     violated = violated.or(broken.map(|it| it.name));
-                    goal.push(ended(&after));
+                    goal.push(model.ended(&after));
                     came_from.push(Some((from, *action)));
                     into.push(Vec::new());
                     next.push((to, after));
                 }
-                if action.is_ordinary() {
+                if model.is_ordinary(*action) {
                     into[to as usize].push(from);
                 }
             }
@@ -150,22 +154,19 @@ fn stuck(mut ends: Vec<bool>, into: &[Vec<u32>]) -> Option<u32> {
     ends.iter().position(|ends| !ends).map(|state| state as u32)
 }
 
-fn story(
-    model: &Protocol,
-    came_from: &[Option<(u32, Action)>],
-    mut last: u32,
-) -> Vec<(State, Action)> {
+/// Returns the steps to a state.
+fn story<M: Ends>(model: &M, came_from: &[Option<(u32, M::Action)>], mut last: u32) -> Story<M> {
     let mut actions = Vec::new();
     while let Some((from, action)) = came_from[last as usize] {
         actions.push(action);
         last = from;
     }
-    let mut state = model.init_states()[0];
+    let mut states = model.init_states();
+    let mut state = states.remove(0);
     let mut story = Vec::new();
     for action in actions.into_iter().rev() {
         if let Some(after) = model.next_state(&state, action) {
-            story.push((state, action));
-            state = after;
+            story.push((std::mem::replace(&mut state, after), action));
         }
     }
     story

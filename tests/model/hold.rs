@@ -150,6 +150,9 @@ impl Protocol {
         if !s.workers[w].handler || result == RunResult::Error && !self.may_fail {
             return false;
         }
+        if result == RunResult::Snooze && self.max_snoozes == 0 {
+            return false;
+        }
         let stays = s.workers[w].claim.is_some_and(|claim| claim.followers != 0);
         let stays = stays && result == RunResult::Success;
         match s.workers[w].step {

@@ -13,12 +13,14 @@
 
 mod adopt;
 mod adoption;
+mod batch;
 mod checks;
 mod claim;
 mod clock;
 mod database;
 mod ending;
 mod hold;
+mod limit_key;
 mod mutants;
 mod mutation;
 mod operator;

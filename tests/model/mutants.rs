@@ -10,17 +10,10 @@ use crate::properties::{
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
-use crate::story::{shortest, tell};
+use crate::story::violates;
 
 fn breaks(mutation: Mutation, model: Protocol, promise: &'static str) {
     violates(&format!("{mutation:?}"), &model.with(mutation), promise);
-}
-
-/// Finds and prints the shortest story that violates this promise.
-pub fn violates(name: &str, model: &Protocol, promise: &'static str) {
-    let steps =
-        shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
-    println!("{name} breaks {promise}:\n{}", tell(model, &steps));
 }
 
 /// Two attempts at most of a job that kills its workers.
@@ -286,5 +279,22 @@ fn an_end_of_the_server_or_a_presence_that_is_mistaken_runs_two_jobs_at_once() {
         (Mutation::TerminationIsAShutdown, Faults { terminations: 1, ..NO_FAULTS }),
     ] {
         breaks(mutation, Protocol { faults, ..present(&[ONE]) }, ONE_AT_A_TIME);
+    }
+}
+
+/// Two attempts, and a job that may be put off once.
+#[test]
+fn a_snooze_is_not_held_against_its_job_and_has_a_bound() {
+    let model = Protocol { max_snoozes: 1, ..plain(&[ONE]) };
+    for mutation in [Mutation::SnoozeCounts, Mutation::SnoozeWithoutBound] {
+        breaks(mutation, model.clone(), ATTEMPTS);
+    }
+}
+
+#[test]
+fn a_job_that_is_put_off_and_passed_by_the_next_runs_behind_it_or_never() {
+    let model = Protocol { max_snoozes: 1, ..plain(&[ONE, ONE]) };
+    for promise in [ORDER, NOTHING_LOST] {
+        breaks(Mutation::SnoozeGivesItsPlaceUp, model.clone(), promise);
     }
 }

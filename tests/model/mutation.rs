@@ -97,6 +97,12 @@ pub enum Mutation {
     MoveWithoutFlag,
     /// A move does not lock its group's row, and leaves it asleep.
     MoveWakesNothing,
+    /// A snooze is held against its job, as a failed attempt.
+    SnoozeCounts,
+    /// A job is put off any number of times.
+    SnoozeWithoutBound,
+    /// A job that is put off lets the next ones pass.
+    SnoozeGivesItsPlaceUp,
     /// A claim locks its head by the id, and does not ask for the queue again.
     StartMoved,
 }

@@ -59,12 +59,17 @@ fn is_unfinished_while_claimed(s: &State) -> bool {
 }
 
 /// Returns whether each handler that was begun is that of a claim, or counted in its job's row, and
-/// none was begun beyond the limit.
+/// none was begun beyond the limit. None that put its job off is held against it, and they are not
+/// more than that limit.
 pub fn is_counted(model: &Protocol, s: &State) -> bool {
     s.rows.jobs.iter().zip(s.seen.starts).zip(0..).all(|((job, starts), id)| {
         let runs = s.rows.group.is_some_and(|row| row.started) && s.rows.current() == Some(id);
         job.is_none_or(|job| {
-            starts <= job.attempts + u8::from(runs) && starts <= model.max_attempts + job.forgiven
+            let failed = job.status == Status::Failed;
+            starts <= job.attempts + u8::from(runs)
+                && starts <= model.max_attempts + job.forgiven
+                && job.snoozes <= model.max_snoozes
+                && !(failed && job.attempts < model.max_attempts + job.snoozes)
         })
     })
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use stateright::{Model, Property};
 
+use crate::ending::Ends;
 use crate::mutation::Mutation;
 use crate::operator::Request;
 use crate::state::{
@@ -55,6 +56,8 @@ pub struct Protocol {
     pub out_of_attempts: OutOfAttempts,
     /// Handlers may return errors.
     pub may_fail: bool,
+    /// How often handlers may put a job off. Beyond that it is an error.
+    pub max_snoozes: u8,
     /// Claims may be released before their handlers begin.
     pub may_release: bool,
     /// How many jobs of the group a worker's claim takes for one turn at most.
@@ -105,32 +108,6 @@ pub enum Action {
     Restart,
     Recover,
     Promote,
-}
-
-impl Action {
-    /// Returns whether the action happens in the end if it stays possible: no fault, and no choice
-    /// of a producer or operator.
-    pub fn is_ordinary(self) -> bool {
-        !matches!(
-            self,
-            Self::Insert(_)
-                | Self::CommitEnqueue(_)
-                | Self::RollBackEnqueue(_)
-                | Self::Ask(_)
-                | Self::Crash(_)
-                | Self::LoseSession(_)
-                | Self::LoseAnswer(_)
-                | Self::LosePresence(_)
-                | Self::Terminate(_)
-                | Self::Restart
-                | Self::Recover
-                | Self::Promote
-                | Self::ReceiveAgain(_)
-                | Self::AckAtOnce(_)
-                | Self::RollBack(_)
-                | Self::FailNext(_)
-        )
-    }
 }
 
 /// Prints its bounds.
@@ -224,6 +201,41 @@ impl Protocol {
     }
 }
 
+impl Ends for Protocol {
+    /// No committed job is unfinished, and neither a flag nor the group's row is left; or the group
+    /// is halted, which only a request ends.
+    fn ended(&self, s: &State) -> bool {
+        s.rows.unfinished() == 0 && s.rows.flagged() == 0 && s.rows.group.is_none()
+            || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
+    }
+
+    fn tell(&self, steps: &[(State, Action)]) -> String {
+        crate::story::tell(self, steps)
+    }
+
+    fn is_ordinary(&self, action: Action) -> bool {
+        !matches!(
+            action,
+            Action::Insert(_)
+                | Action::CommitEnqueue(_)
+                | Action::RollBackEnqueue(_)
+                | Action::Ask(_)
+                | Action::Crash(_)
+                | Action::LoseSession(_)
+                | Action::LoseAnswer(_)
+                | Action::LosePresence(_)
+                | Action::Terminate(_)
+                | Action::Restart
+                | Action::Recover
+                | Action::Promote
+                | Action::ReceiveAgain(_)
+                | Action::AckAtOnce(_)
+                | Action::RollBack(_)
+                | Action::FailNext(_)
+        )
+    }
+}
+
 impl Model for Protocol {
     type State = State;
     type Action = Action;
@@ -286,6 +298,7 @@ impl Model for Protocol {
                 actions.extend([
                     Action::Returns(w, RunResult::Success),
                     Action::Returns(w, RunResult::Error),
+                    Action::Returns(w, RunResult::Snooze),
                     Action::SliceEnds(w),
                     Action::FirstTx(w),
                     Action::DropHandler(w),

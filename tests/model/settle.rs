@@ -18,13 +18,22 @@ impl Protocol {
         let counts = result != RunResult::Success || self.is_receiver(w);
         s.workers[w].unrecorded = if counts { result } else { RunResult::Error };
         let asked = rows.asked & 1 << claim.job != 0;
-        let job = job.ended(job.status, group.started);
+        let mut job = job.ended(job.status, group.started);
+        let bound = self.is(Mutation::SnoozeWithoutBound) || job.snoozes < self.max_snoozes;
+        let snoozes = result == RunResult::Snooze && bound && !asked;
+        if snoozes {
+            job.snoozes += 1;
+            job.forgiven += u8::from(!self.is(Mutation::SnoozeCounts));
+        }
         let status = match result {
             RunResult::Success => Status::Succeeded,
             _ if asked => Status::Cancelled,
             RunResult::Cancelled => Status::Cancelled,
-            RunResult::Error if job.counted() < self.max_attempts => Status::Queued,
-            RunResult::Error | RunResult::Exhausted => Status::Failed,
+            RunResult::Snooze if snoozes => Status::Queued,
+            RunResult::Error | RunResult::Snooze if job.counted() < self.max_attempts => {
+                Status::Queued
+            }
+            RunResult::Error | RunResult::Snooze | RunResult::Exhausted => Status::Failed,
         };
         let due = status != Status::Queued;
         match (status, self.out_of_attempts) {
@@ -42,6 +51,11 @@ impl Protocol {
             (Status::Queued, _) if claim.followers != 0 && self.is(Mutation::GoOnAfterFailure) => {
                 s.write_job(w, claim.job, JobRow { due, ..job });
                 s.workers[w].step = Step::StayCommit;
+            }
+            (Status::Queued, _) if snoozes && self.is(Mutation::SnoozeGivesItsPlaceUp) => {
+                s.write_job(w, claim.job, JobRow { due, ..job });
+                s.write_group(w, GroupRow { head: claim.job + 1, ..freed(&group) });
+                s.workers[w].step = Step::SettleCommit;
             }
             // A retry passes the turn on: the job itself is unfinished.
             _ => {

@@ -41,6 +41,8 @@ pub struct JobRow {
     /// Attempts that have ended. One that runs is in the group's row.
     pub attempts: u8,
     pub forgiven: u8,
+    /// How often it was put off.
+    pub snoozes: u8,
     pub parked_with: Option<u8>,
 }
 

@@ -8,6 +8,8 @@ pub enum RunResult {
     #[default]
     Success,
     Error,
+    /// The job is put off, and that is not held against it.
+    Snooze,
     Exhausted,
     Cancelled,
 }

@@ -6,6 +6,7 @@ use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
+use crate::ending::{Ends, walk};
 use crate::protocol::{Action, Protocol};
 use crate::state::{JOBS, State, Step, each};
 
@@ -39,6 +40,26 @@ where
         shortest = Some(steps);
     }
     shortest
+}
+
+/// Finds and prints the shortest story that violates this promise.
+pub fn violates<M>(name: &str, model: &M, promise: &'static str)
+where
+    M: Ends<State: Clone + PartialEq + Send + Sync + 'static, Action: PartialEq>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    let steps =
+        shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
+    println!("{name} breaks {promise}:\n{}", model.tell(&steps));
+}
+
+/// Finds and prints the shortest story after which not everything can end.
+pub fn strands<M: Ends>(name: &str, model: &M) {
+    let steps = walk(model).stuck.unwrap_or_else(|| panic!("{name} strands nothing"));
+    println!("{name} lets something wait for ever:\n{}", model.tell(&steps));
 }
 
 /// Returns the steps of a path up to the first state that violates the promise; Stateright's path

@@ -12,6 +12,7 @@ mod sql;
 use std::env;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
@@ -44,8 +45,22 @@ async fn main() -> ExitCode {
 /// Reads the arguments. A negative number is a value, never an option: `--limit -1` is told its
 /// range, and a group may be called `-1`.
 fn parse() -> Result<Cli, clap::Error> {
-    let matches = with_negative_numbers(Cli::command()).try_get_matches()?;
+    let matches = with_negative_numbers(Cli::command()).try_get_matches().map_err(with_group)?;
     Cli::from_arg_matches(&matches)
+}
+
+/// Adds where a subcommand is that was called without its group: `job retry` for `retry`.
+fn with_group(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let command = Cli::command();
+    let groups = command.get_subcommands().filter(|group| group.find_subcommand(given).is_some());
+    let found: Vec<_> = groups.map(|group| format!("{} {given}", group.get_name())).collect();
+    if !found.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(found));
+    }
+    error
 }
 
 fn with_negative_numbers(command: clap::Command) -> clap::Command {

@@ -102,7 +102,7 @@ impl Operator {
             return Ok(());
         }
         let skippable = [JobStatus::Queued, JobStatus::Failed];
-        check_done(&report, job, &skippable, "skipped", "cancel a running one instead")
+        check_done(&report, job, &skippable, "skipped", "abort or cancel a running one instead")
     }
 
     /// Makes a queued job due at once, if it is delayed or waits for its retry. It keeps its place:

@@ -147,7 +147,7 @@ fn details(names: &Names, candidates: &str) -> String {
     let body = "
         select c.name, d.state, d.head, d.head_status, d.head_name, d.attempts, d.max_attempts, d.enqueued_at, d.due_at,
           d.started_at, d.depth, d.parked, d.stopped_at, d.reason, d.halted_by, d.halted_until, d.halt_then, d.paused_at,
-          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked, d.rested_by
+          d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked, d.rested_by, d.timeout_at
         from ({candidates}) c(name) cross join lateral {group_state}($1, c.name) d
         where $3::text is not distinct from $3 and $4::text is not distinct from $4";
     names.sql_with(body, &[("candidates", &candidates)])
@@ -327,5 +327,6 @@ fn group(row: &PgRow) -> Result<GroupOverview, sqlx::Error> {
         paused_until: row.try_get(18)?,
         pause_reason: row.try_get(19)?,
         rested_by: row.try_get(22)?,
+        timeout_at: row.try_get(23)?,
     })
 }

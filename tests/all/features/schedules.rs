@@ -9,9 +9,10 @@ use seriatim::{Client, ControlError, Missed, NewJob, Overlap, Processor, Schedul
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
+use crate::support::worker_process::{Settings, WorkerProcess};
 use crate::support::{
     Errors, Log, by_hand, database, drained, handler, handler_with, job_of, jobs_where, operator,
-    processor, queue, started, until_jobs, value,
+    processor, queue, size, started, until_jobs, value,
 };
 
 fn at(time: &str) -> DateTime<Utc> {
@@ -294,6 +295,48 @@ async fn each_due_time_makes_one_job_whichever_sessions_are_killed() {
     assert_eq!(value::<i64>(pool, twice).await, 0);
     let last = "headers->>'seriatim-scheduled-for' = '2026-03-01T10:04:00.000000Z'";
     assert_eq!(jobs_where(pool, last).await, 300);
+}
+
+/// Whichever statement a process is at when it dies: the next one goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn schedules_due_in_one_second_make_one_job_each_while_their_processes_are_killed() {
+    let database = database().await;
+    let pool = database.pool();
+    let schedules = size(2_000_i64, 10_000);
+    let due: DateTime<Utc> = value(pool, "select clock_timestamp() + interval '4 s'").await;
+    let sql = "select count(seriatim.set_schedule('s' || n, 'q', 'g' || n, '{\"data\": 1}', 'once_at', \
+               $3, null, $1, actor => null)) from generate_series(1, $2) n";
+    sqlx::query(sql).bind(due).bind(schedules).bind(due.to_rfc3339()).execute(pool).await.unwrap();
+    let log = Log::default();
+    let settings = Settings::new(database.url(), &["other"]);
+    let start = |n: usize| WorkerProcess::start(format!("worker {n}"), &settings, &log);
+    let mut workers: Vec<_> = (0..3).map(start).collect();
+    for worker in &workers {
+        worker.is_ready(&log).await;
+    }
+    let made = "select count(*) from seriatim.job";
+    while value::<i64>(pool, made).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut killed = 0;
+    while value::<i64>(pool, made).await < schedules {
+        workers.remove(0).kill().await;
+        killed += 1;
+        let next = start(2 + killed);
+        next.is_ready(&log).await;
+        workers.push(next);
+    }
+    for worker in workers {
+        worker.kill().await;
+    }
+    let took = "select extract(epoch from max(created_at) \
+                - min((headers->>'seriatim-scheduled-for')::timestamptz))::float8 from seriatim.job";
+    println!("{schedules} schedules, {killed} killed, {:.1} s", value::<f64>(pool, took).await);
+    let groups = "select count(distinct group_id) from seriatim.job";
+    let (made, groups) = (value::<i64>(pool, made).await, value::<i64>(pool, groups).await);
+    assert_eq!((made, groups), (schedules, schedules));
+    assert!(killed > 0);
+    database.remove().await.unwrap();
 }
 
 #[tokio::test]

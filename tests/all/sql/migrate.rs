@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 25] = [
+pub const TABLES: [&str; 26] = [
     "adoption_lock",
     "batch",
     "batch_due",
@@ -43,6 +43,7 @@ pub const TABLES: [&str; 25] = [
     "cancel_request",
     "dedup",
     "flag_scan",
+    "freed_slot",
     "group_setting",
     "job",
     "job_progress",

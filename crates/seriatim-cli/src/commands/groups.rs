@@ -5,6 +5,7 @@ use seriatim::admin::{GroupFilter, GroupOverview, GroupState};
 use seriatim::explain::AttemptInfo;
 
 use crate::args::Groups;
+use crate::commands::pause;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, number, shell, since};
@@ -26,8 +27,9 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     }
     let page = session.client.groups(&mut *session.read().await?, &queue, &filter).await?;
     if page.groups.is_empty() {
-        let message = format!("no such group of queue {queue:?} has anything to do");
-        return Err(Failure::NothingMatched(message));
+        let unknown = pause::doubt(session, &queue).await?;
+        let none = || format!("no such group of queue {queue:?} has anything to do");
+        return Err(Failure::NothingMatched(unknown.unwrap_or_else(none)));
     }
     if session.json() {
         return page.groups.iter().try_for_each(json_line);
@@ -70,9 +72,18 @@ pub(crate) fn tries(info: AttemptInfo) -> String {
     }
 }
 
+/// Returns how long a job has run, and its timeout.
+fn ran(group: &GroupOverview, now: DateTime<Utc>) -> Option<String> {
+    let (begun, until) = (group.started_at?, group.timeout_at?);
+    Some(format!("for {} of {}", since(begun, now), since(begun, until)))
+}
+
 fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if group.blocked {
         return String::from("its next job is locked by another transaction: lane names it");
+    }
+    if let Some(ran) = ran(group, now) {
+        return ran;
     }
     let mut note = String::new();
     if let Some(time) = group.stopped_at {

@@ -1,5 +1,6 @@
 //! `seriatim demo`: a private PostgreSQL and a small shop on it, until Ctrl-C.
 
+mod imports;
 mod recorder;
 mod shop;
 
@@ -23,7 +24,7 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 const USER: &str = "operator";
 
 /// Commands that a person may try, besides the address of the page.
-const TRY: [&str; 11] = [
+const TRY: [&str; 13] = [
     "queues",
     "groups orders --sort wait",
     "lane orders customer-13       # halted: why, and what waits behind it",
@@ -32,6 +33,8 @@ const TRY: [&str; 11] = [
     "groups webhooks --state paused # one by ann, and sometimes one by its own job, after a 429",
     "schedule list                 # a report each night",
     "schedule run 'close the day'  # one now: its progress is on the page, and in tail reports",
+    "groups imports --state gated  # accounts of a tenant that has its two slots",
+    "batch list                    # each tenant's documents: a summary when all are in",
     "tail orders",
     "doctor                        # finds a queue that nobody serves",
     "job skip ID                   # the job that halts customer-13",

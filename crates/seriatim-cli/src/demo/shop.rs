@@ -1,6 +1,6 @@
 //! The shop of the demo: customers who order, webhooks, and a report each night. One customer is
 //! poisoned, one is paused, one is slow, one hangs, one is held up by a transaction that was left
-//! open, and the server of one takes no more requests for a while.
+//! open, and the server of one takes no more requests for a while. Tenants import documents.
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::demo::imports::{self, Import, Summary};
 use crate::failure::Failure;
 
 /// How many customers order.
@@ -122,6 +123,7 @@ impl JobHandler for Report {
 pub(super) struct Shop {
     running: Running,
     customers: JoinHandle<()>,
+    tenants: JoinHandle<()>,
     /// The session with the transaction that was left open.
     _left_open: PgConnection,
 }
@@ -153,10 +155,13 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
     let nightly = Schedule::cron("close the day", "0 3 * * *", "Europe/Berlin")
         .job(NewJob::new("reports", &()).group("the shop").name("report"));
     client.enqueue(pool, NewJob::new("reports", &()).group("the shop").name("report")).await?;
+    imports::configure(pool).await?;
     let running = Processor::builder(pool.clone())
         .queue(orders, Book)
         .queue(webhooks, Call)
         .queue(QueueOptions::new("reports").concurrency(1), Report)
+        .queue(QueueOptions::new(imports::QUEUE).concurrency(6), Import)
+        .queue(QueueOptions::new(imports::SUMMARIES).concurrency(1), Summary { pool: pool.clone() })
         .schedule(nightly)
         .build()
         .map_err(Failure::could_not("build the workers"))?
@@ -164,13 +169,15 @@ pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
         .await
         .map_err(Failure::could_not("start the workers"))?;
     let customers = tokio::spawn(keep_ordering(pool.clone()));
-    Ok(Shop { running, customers, _left_open: left_open })
+    let tenants = tokio::spawn(imports::keep_importing(pool.clone()));
+    Ok(Shop { running, customers, tenants, _left_open: left_open })
 }
 
 impl Shop {
     /// Closes the shop. Handlers that still run are dropped after `within`.
     pub(super) async fn close(self, within: Duration) {
         self.customers.abort();
+        self.tenants.abort();
         self.running.shutdown(within).await;
     }
 }

@@ -112,6 +112,13 @@ async fn settings_are_shown_and_changed() {
     assert!(queues.contains("starts 600 a minute at most"), "{queues}");
     let reset = cli.ends(DONE, &["configure", "orders", "--rate", "default"]).await.out;
     assert!(reset.contains("rate none, group spacing 200 ms"), "{reset}");
+    let keys = ["configure", "orders", "--limit-per-key"];
+    assert_eq!(cli.json(&[&keys[..], &["2"]].concat()).await[0]["limit_per_key"], 2);
+    let queues = cli.ends(DONE, &["queues"]).await.out;
+    assert!(queues.contains("at most 2 groups for each limit key"), "{queues}");
+    let reset = cli.json(&[&keys[..], &["default"]].concat()).await;
+    assert_eq!(reset[0]["limit_per_key"], Value::Null);
+    cli.ends(USAGE, &[&keys[..], &["0"]].concat()).await;
     for wrong in ["10", "0/s", "many/s", "1000000/s"] {
         cli.ends(USAGE, &["configure", "orders", "--rate", wrong]).await;
     }

@@ -46,6 +46,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     does(&["job", "skip", "1", "--reason", "refunded"]).await;
     says(&halted, NOTHING, "").await;
     // The hang: the sentence has the command that ends it.
+    says(&["groups", "orders", "--state", "running"], DONE, "s of 5 min").await;
     let lane = ["lane", "orders", "customer-17"];
     let hangs = says(&lane, DONE, "`seriatim job abort ").await;
     let job = hangs.split_once("job abort ").unwrap().1.split_once('`').unwrap().0.to_owned();
@@ -56,6 +57,10 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     says(&["schedule", "list"], DONE, "0 3 * * * in Europe/Berlin").await;
     // A server that answered 429: its group rests for a while.
     says(&["groups", "webhooks", "--state", "paused"], DONE, "their server answered 429").await;
+    // A tenant with a limit, whose documents are a batch.
+    says(&["groups", "imports", "--state", "gated"], DONE, "limit key \"tenant-1\"").await;
+    says(&["queues"], DONE, "at most 2 groups for each limit key").await;
+    says(&["batch", "list"], DONE, "tenant-1").await;
     // The forgotten pause.
     says(&["groups", "webhooks", "--state", "paused"], DONE, "customer-7").await;
     does(&["resume", "webhooks", "customer-7"]).await;

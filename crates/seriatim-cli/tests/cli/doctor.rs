@@ -1,13 +1,36 @@
 //! `seriatim doctor`.
 
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
+use seriatim::{ActiveJob, JobError, JobHandler, Processor, QueueOptions, async_trait};
 use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::support::{Cli, DONE, ERROR, PATIENCE, REFUSED, dead_letters, ran};
+
+/// Runs until its test lets it end.
+struct Hangs {
+    began: Arc<Notify>,
+    ended: Arc<Notify>,
+}
+
+#[async_trait]
+impl JobHandler for Hangs {
+    type Data = serde_json::Value;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, _: serde_json::Value) -> Result<(), JobError> {
+        self.began.notify_one();
+        self.ended.notified().await;
+        Ok(())
+    }
+}
 
 #[tokio::test]
 async fn doctor_finds_what_is_wrong_and_says_what_mends_it() {
@@ -53,6 +76,33 @@ async fn doctor_names_options_that_do_not_count() {
     assert!(found.out.contains(note), "{}", found.out);
     let mend = "-> seriatim configure orders --max-attempts default";
     assert!(found.out.contains(mend), "{}", found.out);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_names_a_job_that_has_run_for_more_than_half_of_its_timeout() {
+    let cli = Cli::new().await;
+    let pool = cli.database.pool();
+    let id = cli.enqueue("ann").await;
+    let (began, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let hangs = Hangs { began: Arc::clone(&began), ended: Arc::clone(&ended) };
+    let options = QueueOptions::new("orders").timeout(Duration::from_mins(5));
+    let processor = Processor::builder(pool.clone()).queue(options, hangs).build().unwrap();
+    let running = processor.start().await.unwrap();
+    began.notified().await;
+    let fine = cli.ends(DONE, &["doctor"]).await.out;
+    assert!(fine.contains("ok       running jobs: "), "{fine}");
+    let groups = cli.ends(DONE, &["groups", "orders"]).await.out;
+    assert!(groups.contains("s of 5 min"), "{groups}");
+    let earlier = "update seriatim.queue_group set started_at = started_at - interval '3 min'";
+    sqlx::raw_sql(earlier).execute(pool).await.unwrap();
+    let found = cli.ends(DONE, &["doctor"]).await.out;
+    let note = format!(
+        "running jobs: job {id} of group \"ann\" of queue \"orders\" has run for 3 min of 5 min"
+    );
+    assert!(found.contains(&note), "{found}");
+    ended.notify_one();
+    running.shutdown(PATIENCE).await;
     cli.remove().await;
 }
 

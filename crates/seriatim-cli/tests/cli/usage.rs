@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Cli, DONE, ERROR, USAGE, ran};
+use crate::support::{Cli, DONE, ERROR, NOTHING, USAGE, ran};
 
 #[tokio::test]
 async fn usage_is_code_2_and_a_missing_database_code_1() {
@@ -10,6 +10,12 @@ async fn usage_is_code_2_and_a_missing_database_code_1() {
     for args in [&["frobnicate"][..], &["groups"], &["job", "show", "x"], &["nack", "1.2"]] {
         cli.ends(USAGE, args).await;
     }
+    let retry = cli.ends(USAGE, &["retry", "127"]).await.err;
+    assert!(retry.contains("'job retry'") && !retry.contains("rest"), "{retry}");
+    let several = cli.ends(USAGE, &["list"]).await.err;
+    assert!(several.contains("'job list'") && several.contains("'schedule list'"), "{several}");
+    let unknown = cli.ends(NOTHING, &["groups", "ordrs"]).await.err;
+    assert!(unknown.contains("names queue \"ordrs\": is it mistyped?"), "{unknown}");
     let none = ran(cli.command(&["queues"]).env_remove("DATABASE_URL").output().await.unwrap());
     assert_eq!(none.code, USAGE, "{}", none.err);
     let away = "postgres://nobody@127.0.0.1:1/none";

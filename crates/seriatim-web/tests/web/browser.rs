@@ -7,7 +7,7 @@ use std::time::Duration;
 use seriatim::admin::NewMoveTask;
 use seriatim::receive::Receive;
 use seriatim::testing::Jobs;
-use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy, Schedule};
+use seriatim::{NewBatch, NewJob, OutOfAttempts, Processor, QueueOptions, RetryPolicy, Schedule};
 use seriatim_web::{Access, Auth, Config, Identity};
 
 use crate::chromium::{ENTER, browser};
@@ -326,6 +326,7 @@ pub(crate) fn pages(shop: &Shop) -> Vec<(&'static str, String)> {
         ("parked", String::from("/parked")),
         ("failed", String::from("/failed")),
         ("schedules", String::from("/schedules")),
+        ("batches", String::from("/batches")),
         ("nodes", String::from("/nodes")),
         ("log", String::from("/log")),
         ("find", String::from("/find?q=customer-1")),
@@ -355,6 +356,10 @@ pub(crate) async fn shop_in_every_state() -> Shop {
     let mut conn = pool.acquire().await.unwrap();
     client.operator("ann", None).set_schedule(&mut conn, nightly).await.unwrap();
     drop(conn);
+    let summary = NewBatch::new("march", NewJob::new("reports", &"fine").group("totals"));
+    let batch = client.open_batch(pool, summary).await.unwrap();
+    let part = NewJob::new("orders", &"fine").group("customer-42").batch(batch);
+    client.enqueue(pool, part).await.unwrap();
     for n in [101, 102, 103] {
         let job = NewJob::new("orders", &"fine").group(format!("customer-{n}")).name("remind");
         client.enqueue(pool, job.delay(Duration::from_mins(n))).await.unwrap();

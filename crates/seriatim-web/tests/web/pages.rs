@@ -2,6 +2,9 @@
 
 use axum::Router;
 use serde_json::json;
+use seriatim::NewJob;
+use seriatim::admin::QueueSettings;
+use seriatim::receive::Receive;
 use seriatim_web::{Access, Auth, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +37,28 @@ async fn pages_show_what_stands_and_why() {
     let job = get(page, &format!("/job?id={}", shop.poison), VIC).await.body;
     assert!(job.contains("charge card"), "{job}");
     assert!(job.contains("402 Payment Required"), "{job}");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_waits_for_a_slot_of_its_limit_key_is_shown() {
+    let shop = Shop::open(0).await;
+    let (pool, page) = (shop.pool(), serve(shop.pool(), users()).await);
+    let settings = QueueSettings::new("imports").limit_per_key(1);
+    shop.client.configure_queue(pool, settings).await.unwrap();
+    let mut jobs = Vec::new();
+    for group in ["account-1", "account-2"] {
+        let job = NewJob::new("imports", &1).group(group).limit_key("tenant-7");
+        jobs.push(shop.client.enqueue(pool, job).await.unwrap().id());
+    }
+    let received = shop.client.receive(pool, Receive::new("imports").max(2)).await.unwrap();
+    assert_eq!(received.len(), 1);
+    let queues = get(page, "/", VIC).await.body;
+    assert!(queues.contains("1 gated"), "{queues}");
+    let gated = get(page, "/queue?name=imports&state=gated", VIC).await.body;
+    assert!(gated.contains("account-2") && !gated.contains("account-1"), "{gated}");
+    let job = get(page, &format!("/job?id={}", jobs[1]), VIC).await.body;
+    assert!(job.contains("for a slot of limit key &#34;tenant-7&#34; (1 of 1 are taken)"), "{job}");
     shop.close().await;
 }
 

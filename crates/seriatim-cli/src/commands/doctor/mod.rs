@@ -43,6 +43,7 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
         show("blocked lanes", work::blocked(session).await)?;
         show("processors", work::processors(session).await)?;
         show("claims", work::claims(session).await)?;
+        show("running jobs", work::running(session).await)?;
         show("schedules", work::schedules(session).await)?;
         show("batches", work::batches(session).await)?;
         show("policies", work::policies(session).await)?;

@@ -96,6 +96,37 @@ pub(super) async fn claims(session: &Session) -> Result<Vec<Finding>, Failure> {
     Ok(findings.or_fine("none has lapsed without being taken over"))
 }
 
+/// Looks for jobs of groups that have run for more than half of their timeout.
+pub(super) async fn running(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("running jobs");
+    let now = session.now().await?;
+    for queue in session.client.queues(&mut *session.read().await?).await? {
+        let name = &queue.queue;
+        let running =
+            GroupFilter::default().state(GroupState::Running).sort(GroupSort::Wait).limit(50);
+        if queue.groups.running.count == 0 {
+            continue;
+        }
+        let page = session.client.groups(&mut *session.read().await?, name, &running).await?;
+        for group in page.groups {
+            let (Some(job), Some(begun)) = (group.head, group.started_at) else { continue };
+            let Some(until) = group.timeout_at.filter(|until| now - begun > *until - now) else {
+                continue;
+            };
+            findings.note(
+                format!(
+                    "job {job} of group {:?} of queue {name:?} has run for {} of {}",
+                    group.group,
+                    since(begun, now),
+                    since(begun, until)
+                ),
+                Some(format!("{} explain {job}; if it hangs: job abort {job}", program())),
+            );
+        }
+    }
+    Ok(findings.or_fine("none has run for more than half of its timeout"))
+}
+
 /// Looks for schedules that are due and that nobody fires.
 pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("schedules");
