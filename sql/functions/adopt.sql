@@ -111,6 +111,8 @@ begin
         else 'new' end
       when not g.free or g.halted or g.ready_at <= due_by then 'idle'
       when f.id < g.head_id then 'woken'
+      -- Spaced: it can start nothing before its row comes up by itself.
+      when g.ready_at <= g.spaced_until then 'idle'
       -- Asleep for its head, or paused: a job behind the head changes nothing. A head that another
       -- transaction has locked is looked at again by itself.
       when f.ended or f.id - (g.rechecks = 0)::integer < coalesce((
@@ -120,7 +122,8 @@ begin
           order by j.group_id, j.id limit 1), f.id + 1) then 'woken'
       else 'idle' end as call
     from flagged f left join lateral (
-      select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks
+      select g.job_id is null as free, g.halted_at is not null as halted, g.ready_at, g.head_id, g.rechecks,
+        g.spaced_until
       from {schema}.queue_group g
       where g.queue = f.queue and g.group_id between f.name and f.name
       order by g.group_id desc limit 1) g on true

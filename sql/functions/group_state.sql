@@ -43,7 +43,8 @@ language sql stable as $$
       (select count(*) from (select from {schema}.job j where j.queue = of_queue and j.group_id = of_group
         and j.parked_with is not null and j.status = 'parked' limit 1001) c) as parked) n
   left join lateral (
-    select g.job_id, g.batch, g.started_at, g.claimed_by, g.halted_at, g.halt_reason, g.halt_job_id, g.halt_until,
+    select g.job_id, g.batch, g.started_at, g.claimed_by, g.halted_at, g.halt_reason, g.halt_job_id,
+      g.halt_until,
       g.halt_then, g.rechecks, g.ready_at, g.gated_by, g.job_id is not null and {lapsed_g} as lapsed
     from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1) g on true
   left join lateral (

@@ -62,7 +62,8 @@ end $$;
 
 -- Clears flags of groups that have a row, 1,024 or so: the row must be free and be locked, or be
 -- claimed and be shared. Returns how many groups. An id below head_id keeps its flag, as nothing
--- else brings that job in. So does the head of a group that sleeps: the flag may wake it.
+-- else brings that job in. So does the head of a group that sleeps: the flag may wake it. A group
+-- that sleeps until it may start again is not woken.
 --
 -- Locks: free rows and the jobs NO KEY UPDATE, claimed rows KEY SHARE, skips; gives up after 5 ms.
 create or replace function {schema}.clear_flags(of_queue text, groups text[]) returns integer
@@ -80,10 +81,11 @@ begin
     order by g.group_id desc limit 1) g on true;
   with flag as materialized (select of_queue as queue, f.name from unnest(free) f(name))
   select array_agg(g.group_id),
-      array_agg(g.head_id + (g.halted_at is null and g.ready_at > clock_timestamp())::integer)
+      array_agg(g.head_id + (g.halted_at is null and g.ready_at > clock_timestamp()
+        and coalesce(g.ready_at > g.spaced_until, true))::integer)
     into safe, safe_from
   from flag join lateral (
-    select g.group_id, g.head_id, g.halted_at, g.ready_at from {schema}.queue_group g
+    select g.group_id, g.head_id, g.halted_at, g.ready_at, g.spaced_until from {schema}.queue_group g
     where g.queue = flag.queue and g.group_id between flag.name and flag.name and g.claim is null
     order by g.group_id desc limit 1 for no key update skip locked) g on true;
   begin

@@ -3,7 +3,9 @@
 use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::{begin, commit, enqueue_ungrouped, number, run};
+use crate::interleavings::support::session::{
+    begin, commit, enqueue, enqueue_ungrouped, number, run,
+};
 
 /// How many more jobs may begin; -1 if another transaction has the queue's row.
 const ROOM: &str = "select case when busy then -1 else in_flight end from seriatim.queue_room('q')";
@@ -300,6 +302,41 @@ async fn a_drained_group_remembers_its_last_start() {
             assert!(scene.claim(&mut worker, 10).await.is_empty());
             assert!(scene.row("g").await.is_none());
         }
+        scene.end().await;
+    }
+}
+
+/// A look at each of thousands of spaced groups would hold up others (P8).
+#[tokio::test]
+async fn a_flag_wakes_no_group_that_is_spaced() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        if wrong {
+            let wakes = [("g.ready_at <= g.spaced_until then", "false then")];
+            scene.rewrite("read_calls", &wakes).await;
+        }
+        scene
+            .run("insert into seriatim.queue (name, group_spacing_ms) values ('q', 3600000)")
+            .await;
+        let mut worker = scene.session().await;
+        let jobs = enqueue(&mut worker, &["g", "g"]).await;
+        let first = scene.claim_one(&mut worker).await;
+        scene.run_job(&mut worker, &first).await;
+        let second = jobs[1];
+        scene.run(&format!("update seriatim.job set flagged = true where id = {second}")).await;
+        scene.run(&format!("update seriatim.queue_group set head_id = {second}")).await;
+        let version = "select xmin::text::int8 from seriatim.queue_group";
+        let before = scene.number(version).await;
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        assert_eq!(scene.number(version).await != before, wrong, "its row is written");
+        assert!(!scene.flagged(second).await, "its flag is in no claim's way");
+        // Whatever happens to its head, the next job starts when the time has come.
+        assert!(scene.cancel(second).await);
+        let next = scene.enqueue("g").await;
+        assert!(scene.claim(&mut worker, 10).await.is_empty());
+        let over = "update seriatim.queue_group set ready_at = now(), spaced_until = now()";
+        scene.run(over).await;
+        assert_eq!(scene.claim_one(&mut worker).await.job, next);
         scene.end().await;
     }
 }
