@@ -2,8 +2,9 @@
 //!
 //! Stateright's `eventually` misses a run that goes round in a circle, and here many do: a worker
 //! polls again, a lease is extended. So the graph is walked here. From every state, one in which
-//! all has ended must be reachable by ordinary steps alone: no fault, no request and no producer has
-//! to help. Then a fair run, which takes in the end each step that stays possible, ends every job.
+//! all has ended must be reachable by ordinary steps alone: no fault, no request and no producer
+//! has to help. Then a fair run, which takes in the end each step that stays possible, ends every
+//! job.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
