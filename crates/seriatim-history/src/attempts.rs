@@ -52,13 +52,27 @@ fn check_limit(history: &History, at: usize, job: &Job, violations: &mut Violati
         use Ended::{Again, Released, Snoozed};
         run.end.is_none_or(|(_, outcome)| !matches!(outcome, Released | Snoozed | Again))
     };
-    let mut counted = last_life(history, job).iter().filter(held_against);
+    let counted: Vec<&Run> = last_life(history, job).iter().filter(held_against).collect();
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    if let Some(beyond) = counted.nth(most) {
+    let most = most.saturating_add(forgiven_beside_faults(history, job, &counted));
+    if let Some(beyond) = counted.get(most) {
         violations.add(Promise::P9, beyond.start, vec![at], || {
             format!("attempt {} of job {} is beyond its {most} attempts", beyond.attempt, job.name)
         });
     }
+}
+
+/// Returns how many of these runs the queue may not have counted: something went wrong meanwhile,
+/// and more attempts do not count than the ends of its runs explain. Time that a handler waits for
+/// a connection is not held against its job.
+fn forgiven_beside_faults(history: &History, job: &Job, counted: &[&Run]) -> usize {
+    let explained = job.runs.len() - counted.len().min(job.runs.len());
+    let forgiven =
+        job.forgiven.map_or(0, |forgiven| usize::try_from(forgiven).unwrap_or(usize::MAX));
+    let beside_faults = counted
+        .iter()
+        .filter(|run| run.end.is_some_and(|(end, _)| history.fault_between(run.start, end)));
+    beside_faults.count().min(forgiven.saturating_sub(explained))
 }
 
 /// Checks that no attempt counts that put its job off.

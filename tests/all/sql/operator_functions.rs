@@ -97,7 +97,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 async fn the_examples_of_the_page_run() {
     let database = database().await;
     let (sql, python) = (blocks("sql"), blocks("python"));
-    assert_eq!((sql.len(), python.len()), (3, 1));
+    assert_eq!((sql.len(), python.len()), (4, 1));
     for block in sql {
         by_hand(database.pool(), block).await;
     }

@@ -18,11 +18,11 @@ pub(super) const SUMMARIES: &str = "summaries";
 /// How many accounts of a tenant are worked on at once.
 const PER_TENANT: u32 = 2;
 /// A tenant with many accounts, and one with few.
-const TENANTS: [(&str, u32); 2] = [("tenant-1", 8), ("tenant-2", 1)];
+const TENANTS: [(&str, u32); 2] = [("tenant-1", 12), ("tenant-2", 1)];
 /// How long a document takes.
 const DOCUMENT: Duration = Duration::from_secs(6);
 /// Between two imports of a tenant.
-const EVERY: Duration = Duration::from_mins(1);
+const EVERY: Duration = Duration::from_secs(40);
 
 /// Imports a document. Its result is how many pages it has.
 pub(super) struct Import;

@@ -58,7 +58,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     // A server that answered 429: its group rests for a while.
     says(&["groups", "webhooks", "--state", "paused"], DONE, "their server answered 429").await;
     // A tenant with a limit, whose documents are a batch.
-    says(&["groups", "imports", "--state", "gated"], DONE, "limit key \"tenant-1\"").await;
+    says(&["groups", "imports", "--state", "gated"], DONE, "tenant-1/account-").await;
     says(&["queues"], DONE, "at most 2 groups for each limit key").await;
     says(&["batch", "list"], DONE, "tenant-1").await;
     // The forgotten pause.

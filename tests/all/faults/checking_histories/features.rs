@@ -45,6 +45,18 @@ pub const CASES: &[Case] = &[
         &["P9"],
     ),
     (
+        "one that waited for a connection until its time was over did not",
+        "enqueue a g 0 10 max_attempts=1; run a 1 w 30 40 retry; fault f 31 39; run a 2 w 41 50 succeeded;
+         status a succeeded 1; drained 80",
+        &[],
+    ),
+    (
+        "nothing went wrong beside the one that did not",
+        "enqueue a g 0 10 max_attempts=1; run a 1 w 30 40 retry; run a 2 w 41 50 succeeded;
+         status a succeeded 1; drained 80",
+        &["P9"],
+    ),
+    (
         "an effect of a run that put its job off",
         "enqueue a g 0 10; run a 1 w 30 40 snoozed; run a 2 w 41 50 succeeded; effect a 1 k 35; found k 1; drained 80",
         &["P4"],
