@@ -41,7 +41,7 @@ async fn until(pool: &PgPool, count: &'static str, at_least: i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     // A loaded machine starts as many with builds that are not optimized.
-    let per_second = size(20_u32, 50);
+    let per_second = size(20_u32, 30);
     let database = database().await;
     let pool = database.pool();
     // Starts may be late by 5 s, and none is lost: a disk stands still for a while.
@@ -210,6 +210,8 @@ async fn the_starts_of_a_group_are_spaced() {
         // The group has drained, and its next job comes right behind.
         let late = enqueue(pool, "q", "g0", 99).await;
         ended(pool, late).await;
+        let mut begins = Vec::new();
+        let mut ends = Vec::new();
         for group in ["g0", "g1", "g2"] {
             let starts: Vec<DateTime<Utc>> = sqlx::query_scalar(
                 "select at from (select last_started_at as at from seriatim.job where group_id = $1 \
@@ -225,10 +227,11 @@ async fn the_starts_of_a_group_are_spaced() {
             for pair in starts.windows(2) {
                 assert!(pair[1] - pair[0] >= spacing, "{group}: {}", pair[1] - pair[0]);
             }
+            begins.push(starts[0]);
+            ends.push(starts[7]);
         }
-        // Side by side, and not one after the other: each group needs eight spans.
-        let all = starts(pool).await;
-        assert!(all[all.len() - 3] - all[0] < spacing * 20, "{}", all[all.len() - 3] - all[0]);
+        // Side by side, and not one after the other.
+        assert!(begins.iter().max() < ends.iter().min(), "{begins:?} {ends:?}");
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
         database.remove().await.unwrap();

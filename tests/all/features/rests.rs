@@ -336,7 +336,7 @@ async fn a_rest_that_cannot_be_is_refused_with_advice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_handlers_may_ask_at_once() {
-    const JOBS: usize = 40;
+    const JOBS: usize = 20;
     for hold in HOLDS {
         let (database, script) = (database().await, Script::default());
         let pool = database.pool();

@@ -75,18 +75,29 @@ impl Drop for Unblock {
     }
 }
 
-/// A job that no worker claims, and how many were claimed before: a claim that is on its way when a
-/// processor is told to stop may still bring some.
-async fn not_claimed(pool: &PgPool) -> (i64, u64) {
-    for before in 0..20 {
-        let id = put(pool, &format!("late {before}"), "quick").await;
+/// A job that no worker claims, and those that were claimed before: a claim that is on its way when
+/// a processor is told to stop may still bring some, which run or go back.
+async fn not_claimed(pool: &PgPool) -> (i64, Vec<i64>) {
+    let mut claimed = Vec::new();
+    while claimed.len() < 20 {
+        let id = put(pool, &format!("late {}", claimed.len()), "quick").await;
         // A worker that still claims comes within its poll of 50 ms.
         tokio::time::sleep(Duration::from_millis(250)).await;
         if job(pool, id).await.status == JobStatus::Queued {
-            return (id, before);
+            return (id, claimed);
         }
+        claimed.push(id);
     }
     panic!("it claims on and on");
+}
+
+/// How many of these jobs have run.
+async fn have_run(pool: &PgPool, jobs: &[i64]) -> u64 {
+    let mut ran = 0;
+    for id in jobs {
+        ran += u64::from(job(pool, *id).await.status == JobStatus::Succeeded);
+    }
+    ran
 }
 
 async fn put(pool: &PgPool, group: &str, data: &str) -> i64 {
@@ -107,10 +118,11 @@ async fn it_waits_for_running_jobs_and_claims_no_more() {
     let mut shutdown = Box::pin(running.shutdown(Duration::from_mins(1)));
     assert!(futures::poll!(&mut shutdown).is_pending());
     let shutdown = tokio::spawn(shutdown);
-    let (late, in_time) = not_claimed(pool).await;
+    let (late, claimed) = not_claimed(pool).await;
     assert!(!shutdown.is_finished());
     bench.go.cancel();
     let report = shutdown.await.unwrap();
+    let in_time = have_run(pool, &claimed).await;
     assert_eq!(
         (report.finished, report.released, report.lost),
         (2 + in_time, 0, 0),
