@@ -58,6 +58,8 @@ begin
       update batch b set follow_up = made.id
       where b.follow_up = moved.id and b.id::text = moved.headers->>{ended_batch};
     end if;
+    -- An end of before, as of a dead letter, is none: the new job ends in its stead.
+    delete from batch_end e where e.batch_id = moved.batch_id and e.job_id = moved.id;
     update job j set {cancelled}, batch_id = null, flagged = j.group_id is not null,
       error = jsonb_build_object('kind', 'cancelled', 'chain', '[]'::jsonb, 'attempt', j.attempts,
         'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id))

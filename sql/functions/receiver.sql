@@ -55,6 +55,10 @@ begin
       select s.ctid from flag_scan s where s.queue = of_queue limit 10 for update skip locked);
     return;
   end if;
+  if answer.flags_at is null then
+    -- It has read none: the queue is paused, or at its limit.
+    return;
+  end if;
   scan.queue := of_queue;
   scan.noted_at := clock_timestamp();
   scan.read_ms := coalesce(scan.read_ms, 0) + coalesce(extract(epoch from answer.reading), 0) * 1000;

@@ -340,3 +340,21 @@ async fn a_flag_wakes_no_group_that_is_spaced() {
         scene.end().await;
     }
 }
+
+/// A receive notes how far it has read flags, if it has read any.
+#[tokio::test]
+async fn a_receive_of_a_queue_that_starts_nothing_leaves_the_note_of_another() {
+    let scene = Scene::new().await;
+    scene.run("insert into seriatim.queue (name, in_flight_limit) values ('q', 1)").await;
+    scene
+        .run(
+            "insert into seriatim.flag_scan (queue, flags_at, flags_id, unread, read_ms, again_at, noted_at) \
+             values ('q', now() - interval '1 s', 0, true, 1, now() + interval '1 min', now())",
+        )
+        .await;
+    scene.run("select seriatim.pause('q')").await;
+    let received = scene.number("select count(*) from seriatim.receive('q')").await;
+    let noted = scene.number("select count(*) from seriatim.flag_scan where unread").await;
+    assert_eq!((received, noted), (0, 1));
+    scene.end().await;
+}

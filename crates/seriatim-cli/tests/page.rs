@@ -167,7 +167,9 @@ async fn the_faults_of_the_demo_are_mended_by_the_page_alone() {
     person.end("a queue that nobody serves");
 
     person.begin(&page).await;
-    person.click("a.state.running", "running").await;
+    person.click("td.name a", "orders").await;
+    person.choose("state", "running").await;
+    person.click(".filter button", "Show").await;
     person.move_to("customer-17").await;
     person.browser.reads(".selected .why", "is running (attempt 1").await;
     person.click(".selected button.act", "Abort").await;

@@ -556,3 +556,27 @@ async fn receivers_open_and_end_batches_in_sql_alone() {
         assert_eq!(code.as_deref(), Some("22023"), "{wrong}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_job_that_had_failed_and_is_moved_ends_in_its_new_queue_alone() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "select seriatim.configure_queue('q', '{\"max_attempts\": 1}')").await;
+    by_hand(pool, "select seriatim.open_batch('parts', 'totals', 'f', '{\"data\": 1}')").await;
+    let join = "select count(*) from seriatim.enqueue('q', '1', 'g', \
+                batch => (select id from seriatim.batch))";
+    assert_eq!(value::<i64>(pool, join).await, 1);
+    by_hand(pool, "select seriatim.seal_batch(id) from seriatim.batch").await;
+    let nack = "select seriatim.nack(r.receipt) from seriatim.receive('q') r";
+    assert_eq!(value::<String>(pool, nack).await, "done");
+    let end = "select seriatim.end_batches()";
+    by_hand(pool, end).await;
+    by_hand(pool, "select from seriatim.job j cross join seriatim.retry(j.id)").await;
+    by_hand(pool, "select from seriatim.move_jobs(array(select id from seriatim.job), 'other')")
+        .await;
+    let ack = "select seriatim.ack(r.receipt) from seriatim.receive('other') r";
+    assert_eq!(value::<String>(pool, ack).await, "done");
+    by_hand(pool, end).await;
+    let started = "select count(*) from seriatim.job where queue = 'totals'";
+    assert_eq!(value::<i64>(pool, started).await, 1, "the batch has succeeded");
+}

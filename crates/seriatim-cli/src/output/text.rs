@@ -107,6 +107,17 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Returns the flag of the limit that a sentence is about.
+fn limit_named(sentence: &str) -> &'static str {
+    let flags = [
+        ("limit_per_key", "--limit-per-key GROUPS"),
+        ("queue's rate", "--rate STARTS/s"),
+        ("group_spacing", "--group-spacing TIME"),
+    ];
+    let named = flags.iter().find(|(setting, _)| sentence.contains(setting));
+    named.map_or("--in-flight-limit JOBS", |(_, flag)| flag)
+}
+
 /// Returns a sentence of the library that names commands of this program instead of calls. Text in
 /// quotes stays: names of queues and groups.
 pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&str>) -> String {
@@ -119,7 +130,7 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
         ("unhalt_group", format!("`{program} unhalt {queue} {group}`")),
         ("redrive_parked", format!("`{program} parked redrive {queue} {group}`")),
         ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
-        ("configure_queue", format!("`{program} configure {queue} --in-flight-limit JOBS`")),
+        ("configure_queue", format!("`{program} configure {queue} {}`", limit_named(sentence))),
         ("cancel_move_task", format!("`{program} move-task cancel TASK`")),
         (", or raise the limit with Client::data_limit", String::new()),
     ];

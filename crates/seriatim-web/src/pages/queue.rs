@@ -18,12 +18,13 @@ pub(crate) fn route() -> Router<Shared> {
     Router::new().route("/queue", get(show))
 }
 
-const STATES: [(&str, &str); 8] = [
+const STATES: [(&str, &str); 9] = [
     ("", "any state"),
     ("running", "running"),
     ("lapsed", "lapsed"),
     ("ready", "ready"),
     ("resting", "resting"),
+    ("gated", "gated"),
     ("halted", "halted"),
     ("paused", "paused"),
     ("parked", "parked"),
