@@ -48,6 +48,7 @@ grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
     jsonb, jsonb, text, bigint),
   seriatim.open_batch(text, text, text, jsonb, text), seriatim.check_stored_job(text, text, jsonb),
+  seriatim.enqueue_stored(text, text, jsonb, jsonb, text),
   seriatim.seal_batch(bigint), seriatim.join_batch(bigint),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),

@@ -93,7 +93,7 @@ end $$;
 -- have ended. Returns a row for each that has ended, has failed, or whose follow-up was refused.
 --
 -- A row of `batch_due` is read, then the batch's row is locked, then its jobs are read, each in a
--- statement of its own. So whoever takes the row that the last end has left sees all ends. A batch
+-- statement of its own. So the look that takes the row of the last end sees all ends. A batch
 -- whose row another transaction has (one that joined, one that looks) keeps one row, for the next
 -- look. One that is not sealed keeps none: its seal leaves one.
 --
@@ -105,6 +105,7 @@ language plpgsql volatile set search_path from current {pinned} as $$
 declare
   due tid[]; wanted bigint[]; locked bigint[]; of_batch bigint;
 begin
+  perform check_count(n);
   perform check_isolation('the end of batches');
   select array_agg(d.ctid), array_agg(distinct d.batch_id) into due, wanted from (
     select d.ctid, d.batch_id from batch_due d limit n for update skip locked) d;
@@ -218,6 +219,7 @@ returns table (id bigint, name text, starts_when text, queue text, group_id text
 language sql volatile set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off
 set jit = off as $$
+  select check_count(batches.n);
   select b.id, b.name, b.starts_when, b.queue, b.group_id, b.opened_at, b.sealed_at, b.ended_at, b.failed_at,
     b.follow_up, case when b.follow_up is not null then 'ended'
       when b.ended_at is not null then 'abandoned'
@@ -257,6 +259,7 @@ returns table (job bigint, queue text, group_id text, status text, result jsonb,
 language sql volatile set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_hashjoin = off
 set jit = off as $$
+  select check_count(batch_jobs.n);
   select e.job_id, e.queue, e.group_id, e.status::text, coalesce(e.result, j.result), e.ended_at,
     case when e.status <> 'succeeded' then j.error->>'message' end
   from batch_end e left join job j on j.id = e.job_id

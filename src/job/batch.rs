@@ -12,7 +12,7 @@ use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
 use crate::job::name;
 use crate::job::new_job::{EnqueueSettings, NewJob};
-use crate::job::schedule::stored_job;
+use crate::job::stored_job::stored_job;
 use crate::job::words::{clock_time, counted};
 
 /// Bounds a result that is kept with its batch, in bytes. A larger one is read from its job, while
@@ -255,7 +255,7 @@ impl fmt::Display for Batch {
             BatchState::Refused => write!(
                 f,
                 "cannot end: the database refused its follow-up in queue {queue:?} ({}). It is \
-                 tried again every 10 s.",
+                 tried again every 10 s. Mend the cause, or abandon the batch.",
                 self.refused.as_deref().unwrap_or("no reason is known"),
             ),
             BatchState::Ending => write!(

@@ -41,6 +41,7 @@ pub(crate) mod retry;
 pub(crate) mod schedule;
 pub(crate) mod sentence;
 pub(crate) mod stall;
+mod stored_job;
 pub(crate) mod trace_parent;
 pub(crate) mod waits;
 pub(crate) mod words;

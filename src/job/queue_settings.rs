@@ -179,7 +179,7 @@ impl QueueSettings {
     /// A group whose key has no slot sleeps, and keeps nobody waiting: the end of another one wakes
     /// it, in the order in which they came. It counts from its claim until its turn ends, also if
     /// its worker has died. Jobs that a receiver has of one group count as one. A lower limit stops
-    /// no running job. Claims that began before the first limit was set are not counted.
+    /// no running job. Claims that began without a limit are not counted.
     ///
     /// [`NewJob::limit_key`]: crate::NewJob::limit_key
     pub fn limit_per_key(mut self, limit: impl Into<Option<u32>>) -> Self {

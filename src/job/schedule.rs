@@ -1,20 +1,18 @@
 //! A schedule: its times, its job, and which due times make one.
 
 use std::collections::VecDeque;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
-use crate::job::bytes::JobData;
 #[cfg(feature = "cron")]
 use crate::job::cron::{CronMistake, CronTimes};
 use crate::job::error::ScheduleError;
-use crate::job::headers::{self, ENDED_BATCH, SCHEDULED_FOR};
 use crate::job::name;
-use crate::job::new_job::{CheckedJob, NewJob};
+use crate::job::new_job::NewJob;
+use crate::job::stored_job::stored_job;
 
 /// How late a due time may be that [`Missed::Skip`] does not skip.
 const GRACE: TimeDelta = TimeDelta::minutes(1);
@@ -22,8 +20,6 @@ const GRACE: TimeDelta = TimeDelta::minutes(1);
 const MOST: u32 = 1000;
 /// The longest interval.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
-/// Room for the header that the library adds, in bytes of JSON.
-const HEADER_ROOM: usize = 80;
 
 /// A job at set times, in its queue and group: `Schedule::cron("nightly", "0 3 * * *",
 /// "Europe/Berlin")`.
@@ -215,87 +211,6 @@ pub(crate) struct CheckedSchedule {
     pub(crate) times: Times,
     pub(crate) missed: Missed,
     pub(crate) overlap: Overlap,
-}
-
-/// Returns a job that is enqueued later as the column `job` has it: all but its queue and group.
-/// It is the job of a schedule, or the follow-up of a batch.
-pub(crate) fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
-    let CheckedJob {
-        queue: _,
-        group: _,
-        limit_key,
-        content,
-        delay,
-        run_at,
-        time_to_live,
-        expires_at,
-        max_attempts,
-        timeout_ms,
-        lease_ms,
-        name,
-        reference,
-        headers,
-        attributes,
-        priority,
-        dedup_id,
-        dedup_by_content,
-        batch,
-    } = job;
-    if run_at.is_some() {
-        return Err("its job has a run_at, and is made later: leave it out, or set a delay");
-    }
-    if expires_at.is_some() {
-        return Err(
-            "its job has an expires_at, and is made later: leave it out, or set a time_to_live",
-        );
-    }
-    if dedup_id.is_some() || dedup_by_content {
-        return Err("its job has a deduplication id, and is made in any case: leave it out");
-    }
-    if batch.is_some() {
-        return Err("its job is to join a batch of its own, which may be sealed by then");
-    }
-    let own = |json: &str| [SCHEDULED_FOR, ENDED_BATCH].iter().any(|name| json.contains(name));
-    if headers.as_ref().is_some_and(|json| json.len() > headers::LIMIT - HEADER_ROOM || own(json)) {
-        return Err(
-            "the headers of its job have more than 4016 bytes as JSON, or one that the library sets",
-        );
-    }
-    let read = |json: Option<String>| json.and_then(|json| serde_json::from_str(&json).ok());
-    let all = [
-        ("delay", delay.map(|delay| json!(delay.as_secs_f64()))),
-        ("time_to_live", time_to_live.map(|time| json!(time.as_secs_f64()))),
-        ("max_attempts", max_attempts.map(Value::from)),
-        ("timeout_ms", timeout_ms.map(Value::from)),
-        ("lease_ms", lease_ms.map(Value::from)),
-        ("limit_key", limit_key.map(Value::from)),
-        ("name", name.map(Value::from)),
-        ("reference", reference.map(Value::from)),
-        ("headers", read(headers)),
-        ("attributes", read(attributes)),
-        ("priority", (priority > 0).then(|| Value::from(priority))),
-    ];
-    let fields = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let mut fields: Map<String, Value> = fields.collect();
-    match content {
-        // Its text stays as it is: a `Value` would round its numbers.
-        JobData::Json(data) if fields.is_empty() => Ok(format!("{{\"data\":{data}}}")),
-        JobData::Json(data) => {
-            let others = Value::Object(fields).to_string();
-            Ok(format!("{{\"data\":{data},{}", &others[1..]))
-        }
-        JobData::Bytes { content_type, bytes } => {
-            let mut digits = String::with_capacity(2 * bytes.len());
-            for byte in bytes {
-                _ = write!(digits, "{byte:02x}");
-            }
-            fields.insert(String::from("payload"), Value::from(digits));
-            if let Some(content_type) = content_type {
-                fields.insert(String::from("content_type"), Value::from(content_type));
-            }
-            Ok(Value::Object(fields).to_string())
-        }
-    }
 }
 
 fn seconds<S: serde::Serializer>(interval: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -606,7 +521,7 @@ mod tests {
     #[test]
     fn a_job_is_stored_without_its_queue_and_with_its_numbers_as_they_are() {
         let schedule = |job| Schedule::every("s", Duration::from_secs(1)).job(job);
-        let job = NewJob::new("q", &Value::from("x")).group("g").priority(3);
+        let job = NewJob::new("q", &"x").group("g").priority(3);
         let checked = schedule(job).check(100).unwrap();
         assert_eq!(checked.job, "{\"data\":\"x\",\"priority\":3}");
         let bytes = NewJob::bytes("q", "image/png", [1, 255]);

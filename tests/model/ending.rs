@@ -11,17 +11,16 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use stateright::Model;
 
+use crate::story::Told;
+
 /// A model whose jobs all end.
-pub trait Ends: Model<State: Hash, Action: Copy> {
+pub trait Ends: Told<State: Hash> {
     /// Returns whether nothing is left to be done.
     fn ended(&self, state: &Self::State) -> bool;
 
     /// Returns whether the action happens in the end if it stays possible: no fault, and no choice
     /// of a producer or operator.
     fn is_ordinary(&self, action: Self::Action) -> bool;
-
-    /// Returns a story as a numbered list.
-    fn tell(&self, steps: &[(Self::State, Self::Action)]) -> String;
 }
 
 type Story<M> = Vec<(<M as Model>::State, <M as Model>::Action)>;

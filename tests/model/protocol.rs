@@ -209,10 +209,6 @@ impl Ends for Protocol {
             || s.rows.group.is_some_and(|row| row.halted_by.is_some() && row.park_to.is_none())
     }
 
-    fn tell(&self, steps: &[(State, Action)]) -> String {
-        crate::story::tell(self, steps)
-    }
-
     fn is_ordinary(&self, action: Action) -> bool {
         !matches!(
             action,

@@ -10,13 +10,34 @@ use crate::ending::{Ends, walk};
 use crate::protocol::{Action, Protocol};
 use crate::state::{JOBS, State, Step, each};
 
-pub fn tell(model: &Protocol, steps: &[(State, Action)]) -> String {
-    let mut text = String::new();
-    for (number, (before, action)) in steps.iter().enumerate() {
-        let after = model.next_state(before, *action).unwrap_or(*before);
-        let _ = writeln!(text, "{:>4}. {:<70} {}", number + 1, say(before, *action), rows(&after));
+/// A model whose stories are printed as numbered lists.
+pub trait Told: Model<State: Copy, Action: Copy> {
+    /// Returns what happens.
+    fn say(&self, before: &Self::State, action: Self::Action) -> String;
+
+    /// Returns what is stored.
+    fn rows(&self, state: &Self::State) -> String;
+
+    /// Returns a story as a numbered list.
+    fn tell(&self, steps: &[(Self::State, Self::Action)]) -> String {
+        let mut text = String::new();
+        for (number, (before, action)) in steps.iter().enumerate() {
+            let after = self.next_state(before, *action).unwrap_or(*before);
+            let (said, rows) = (self.say(before, *action), self.rows(&after));
+            let _ = writeln!(text, "{:>4}. {said:<70} | {rows}", number + 1);
+        }
+        text
     }
-    text
+}
+
+impl Told for Protocol {
+    fn say(&self, before: &State, action: Action) -> String {
+        say(before, action)
+    }
+
+    fn rows(&self, state: &State) -> String {
+        rows(state)
+    }
 }
 
 /// Finds the shortest story that violates this promise.
@@ -45,7 +66,7 @@ where
 /// Finds and prints the shortest story that violates this promise.
 pub fn violates<M>(name: &str, model: &M, promise: &'static str)
 where
-    M: Ends<State: Clone + PartialEq + Send + Sync + 'static, Action: PartialEq>
+    M: Told<State: PartialEq + Hash + Send + Sync + 'static, Action: PartialEq>
         + Clone
         + Send
         + Sync
@@ -157,7 +178,7 @@ fn step(step: Step) -> String {
 }
 
 fn rows(s: &State) -> String {
-    let mut text = String::from("|");
+    let mut text = String::new();
     for id in 0..JOBS {
         if let Some(job) = s.rows.jobs[id] {
             let flag = if job.flagged { "*" } else { "" };

@@ -580,3 +580,34 @@ async fn a_job_that_had_failed_and_is_moved_ends_in_its_new_queue_alone() {
     let started = "select count(*) from seriatim.job where queue = 'totals'";
     assert_eq!(value::<i64>(pool, started).await, 1, "the batch has succeeded");
 }
+
+/// Else it would be refused when all is done, and nothing could correct it.
+#[tokio::test]
+async fn a_follow_up_that_could_not_be_enqueued_is_refused_as_the_batch_is_opened() {
+    let database = database().await;
+    let pool = database.pool();
+    let open = "select seriatim.open_batch('b', 'totals', null, $1::jsonb)";
+    for job in [
+        r#"{"data": 1, "priority": 50}"#,
+        r#"{"data": 1, "delay": "5 s"}"#,
+        r#"{"data": 1, "limit_key": "no group"}"#,
+        r#"{"data": 1, "headers": [1]}"#,
+        r#"{"data": 1, "max_attempts": "x"}"#,
+        r#"{"data": 1, "timeout_ms": 0}"#,
+        r#"{"data": 1, "prioriti": 5}"#,
+        r#"{"data": 1, "dedup_id": "once"}"#,
+        r#"{"payload": "zz"}"#,
+    ] {
+        let refused = sqlx::query(open).bind(job).execute(pool).await;
+        assert!(refused.is_err(), "{job}");
+    }
+    let good = r#"{"data": 1, "priority": 5, "delay": 60, "timeout_ms": 1000, "name": "total"}"#;
+    sqlx::query(open).bind(good).execute(pool).await.unwrap();
+    let traces =
+        "select (select count(*) from seriatim.job) + (select count(*) from seriatim.dedup)";
+    assert_eq!(value::<i64>(pool, traces).await, 0, "a trial leaves nothing");
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.batch").await, 1);
+    let hint = "select * from seriatim.batch_jobs(1, n => -1)";
+    let negative = sqlx::query(hint).execute(pool).await.unwrap_err().to_string();
+    assert!(negative.contains("n is -1, it must be at least 0"), "{negative}");
+}

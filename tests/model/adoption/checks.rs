@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use stateright::{Checker, Model};
 
-use super::mutants::violates;
 use super::{Adoption, Job, Kind, Session};
 use crate::checks::is_deep;
+use crate::story::violates;
 
 pub const WORKER: Session = Session { slots: 1, receives: false };
 pub const RECEIVER: Session = Session { slots: 1, receives: true };

@@ -1,16 +1,8 @@
 //! The model of pages can fail: each broken rule breaks a promise, and its story is printed.
 
 use super::checks::{RECEIVER, WORKER, flags, job};
-use super::story::tell;
 use super::{Adoption, CONFINED, FAIR, Job, Kind, Mutation};
-use crate::story::shortest;
-
-/// Finds and prints the shortest story that violates this promise.
-pub fn violates(name: &str, model: &Adoption, promise: &'static str) {
-    let steps = shortest(model, promise);
-    let steps = steps.unwrap_or_else(|| panic!("{name} does not break {promise}"));
-    println!("{name} breaks {promise}:\n{}", tell(model, &steps));
-}
+use crate::story::violates;
 
 fn breaks(mutation: Mutation, model: Adoption, promise: &'static str) {
     let model = Adoption { mutation: Some(mutation), ..model };

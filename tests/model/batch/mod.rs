@@ -219,8 +219,4 @@ impl Ends for Batch {
     fn is_ordinary(&self, action: Action) -> bool {
         !matches!(action, Action::Retry(_) | Action::Seal | Action::LoseLook(_))
     }
-
-    fn tell(&self, steps: &[(State, Action)]) -> String {
-        story::tell(self, steps)
-    }
 }

@@ -210,10 +210,6 @@ impl Ends for LimitKey {
             Action::Step(_) | Action::OpenEnd(_) | Action::CommitEnd(_) | Action::CommitChange
         )
     }
-
-    fn tell(&self, steps: &[(State, Action)]) -> String {
-        story::tell(self, steps)
-    }
 }
 
 /// Returns whether a freed slot is there for the groups that are gated while the key has room. Not

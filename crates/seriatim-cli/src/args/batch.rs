@@ -1,8 +1,9 @@
 //! The arguments of `seriatim batch`.
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use seriatim::BatchEnd;
+
+use crate::args::stored_job::StoredJob;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Batch {
@@ -46,18 +47,8 @@ pub(crate) struct OpenBatch {
     /// When its follow-up starts.
     #[arg(long, default_value = "all-succeeded")]
     pub(crate) when: When,
-    /// The queue of its follow-up.
-    #[arg(long)]
-    pub(crate) queue: String,
-    /// The group of its follow-up.
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) group: Option<String>,
-    /// The data of its follow-up: JSON, `@FILE`, or `-` for standard input.
-    #[arg(long, default_value = "null", value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
-    pub(crate) data: String,
-    /// The kind of its follow-up.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) job_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) follow_up: StoredJob,
 }
 
 /// When a follow-up starts.

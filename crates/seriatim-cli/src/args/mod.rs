@@ -18,6 +18,7 @@ mod receive;
 mod schedule;
 mod serve;
 mod sqs;
+mod stored_job;
 mod subject;
 mod tail;
 mod value;

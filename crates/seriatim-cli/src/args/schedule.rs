@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use seriatim::{Missed, Overlap};
 
+use crate::args::stored_job::StoredJob;
 use crate::args::value::{duration, missed, time};
 
 #[derive(Debug, Subcommand)]
@@ -68,18 +68,8 @@ pub(crate) struct SetSchedule {
     /// Once, at this time, as 2026-11-24T03:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at: Option<DateTime<Utc>>,
-    /// The queue of its jobs.
-    #[arg(long)]
-    pub(crate) queue: String,
-    /// The group of its jobs: runs of one group never overlap.
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) group: Option<String>,
-    /// The data of its jobs: JSON, `@FILE`, or `-` for standard input.
-    #[arg(long, default_value = "null", value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
-    pub(crate) data: String,
-    /// The kind of its jobs.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) job_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) job: StoredJob,
     /// Which times make a job when nobody could make it in time: last, skip, or all:N for the last
     /// N.
     #[arg(long, default_value = "last", value_name = "POLICY", value_parser = missed)]

@@ -1,8 +1,8 @@
 //! `seriatim batch`: jobs whose end starts a follow-up.
 
 use serde_json::json;
+use seriatim::NewBatch;
 use seriatim::admin::{self, BatchState};
-use seriatim::{NewBatch, NewJob};
 use sqlx::PgConnection;
 
 use crate::args::{self, OpenBatch};
@@ -78,7 +78,7 @@ async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), F
     line(&shown.to_string())?;
     let verb = match shown.state {
         BatchState::Open => Some("seal"),
-        BatchState::Failed => Some("abandon"),
+        BatchState::Failed | BatchState::Refused => Some("abandon"),
         _ => None,
     };
     if let Some(verb) = verb {
@@ -103,15 +103,12 @@ async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), F
 }
 
 async fn open(session: &Session, open: &OpenBatch) -> Result<(), Failure> {
-    let OpenBatch { name, when, queue, group, data, job_name } = open;
-    let data = read(data)?;
-    let doubt = doubt(session, queue).await?;
+    let OpenBatch { name, when, follow_up } = open;
+    let data = read(&follow_up.data)?;
+    let doubt = doubt(session, &follow_up.queue).await?;
     let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
     let act = async |conn: &mut PgConnection| {
-        let mut job = NewJob::new(queue, &data);
-        job = group.iter().fold(job, NewJob::group);
-        job = job_name.iter().fold(job, NewJob::name);
-        let batch = NewBatch::new(name, job).when((*when).into());
+        let batch = NewBatch::new(name, follow_up.with(&data)).when((*when).into());
         let batch = session.client.open_batch(conn, batch).await?;
         let data = |batch| json!({"action": "open_batch", "batch": batch, "name": name});
         let preview = (format!("a batch {name:?} is opened{doubts}"), data(None));
@@ -140,7 +137,9 @@ async fn seal(session: &Session, batch: i64) -> Result<(), Failure> {
 async fn abandon(session: &Session, batch: i64) -> Result<(), Failure> {
     let act = async |conn: &mut PgConnection| {
         if !session.operator.abandon_batch(conn, batch).await? {
-            return Err(Failure::Refused(format!("batch {batch} has ended already")));
+            return Err(Failure::Refused(format!(
+                "batch {batch} has ended, or was abandoned before"
+            )));
         }
         let data = json!({"action": "abandon_batch", "batch": batch});
         let effect = admin::Effect::BatchAbandoned { batch };

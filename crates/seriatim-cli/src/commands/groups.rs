@@ -82,13 +82,8 @@ fn note(group: &GroupOverview, now: DateTime<Utc>) -> String {
     if group.blocked {
         return String::from("its next job is locked by another transaction: lane names it");
     }
-    if let Some(ran) = ran(group, now) {
-        return ran;
-    }
-    let mut note = String::new();
-    if let Some(time) = group.stopped_at {
-        note = format!("for {}", since(time, now));
-    }
+    let stopped = || group.stopped_at.map(|time| format!("for {}", since(time, now)));
+    let mut note = ran(group, now).or_else(stopped).unwrap_or_default();
     if let Some(until) = group.paused_until.filter(|_| group.state == GroupState::Paused) {
         note = format!("{note}, until {}", clock(until));
     }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use seriatim::admin::{self, StoredSchedule};
-use seriatim::{ControlError, NewJob, Schedule};
+use seriatim::{ControlError, Schedule};
 use sqlx::PgConnection;
 
 use crate::args::{self, SetSchedule};
@@ -73,8 +73,8 @@ async fn fire(session: &Session, name: &str) -> Result<(), Failure> {
 }
 
 async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
-    let data = read(&set.data)?;
-    let doubt = doubt(session, &set.queue).await?;
+    let data = read(&set.job.data)?;
+    let doubt = doubt(session, &set.job.queue).await?;
     let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
     let act = async |conn: &mut PgConnection| {
         let schedule = schedule(set, &data)?;
@@ -89,19 +89,7 @@ async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
 
 /// Returns the schedule of the arguments, which name one timing.
 fn schedule(set: &SetSchedule, data: &serde_json::Value) -> Result<Schedule, Failure> {
-    let SetSchedule {
-        name,
-        cron,
-        zone,
-        every,
-        at,
-        queue,
-        group,
-        data: _,
-        job_name,
-        missed,
-        overlap,
-    } = set;
+    let SetSchedule { name, cron, zone, every, at, job, missed, overlap } = set;
     let schedule = match (cron, zone, every, at) {
         (Some(spec), Some(zone), None, None) => Schedule::cron(name, spec, zone),
         (None, None, Some(interval), None) => Schedule::every(name, *interval),
@@ -112,10 +100,7 @@ fn schedule(set: &SetSchedule, data: &serde_json::Value) -> Result<Schedule, Fai
             )));
         }
     };
-    let mut job = NewJob::new(queue, data);
-    job = group.iter().fold(job, NewJob::group);
-    job = job_name.iter().fold(job, NewJob::name);
-    Ok(schedule.job(job).missed(*missed).overlap((*overlap).into()))
+    Ok(schedule.job(job.with(data)).missed(*missed).overlap((*overlap).into()))
 }
 
 async fn find(

@@ -107,30 +107,26 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Returns the flag of the limit that a sentence is about.
-fn limit_named(sentence: &str) -> &'static str {
-    let flags = [
-        ("limit_per_key", "--limit-per-key GROUPS"),
-        ("queue's rate", "--rate STARTS/s"),
-        ("group_spacing", "--group-spacing TIME"),
-    ];
-    let named = flags.iter().find(|(setting, _)| sentence.contains(setting));
-    named.map_or("--in-flight-limit JOBS", |(_, flag)| flag)
-}
-
 /// Returns a sentence of the library that names commands of this program instead of calls. Text in
 /// quotes stays: names of queues and groups.
 pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&str>) -> String {
     let queue = queue.map_or_else(|| String::from("QUEUE"), shell);
     let group = group.map_or_else(|| String::from("GROUP"), shell);
     let program = program();
+    let limit = |setting: &str, value: &str| {
+        let flag = setting.replace('_', "-");
+        format!("{setting} with `{program} configure {queue} --{flag} {value}`")
+    };
     let calls = [
         ("unpause_group", format!("`{program} resume {queue} {group}`")),
         ("unpause_queue", format!("`{program} resume {queue}`")),
         ("unhalt_group", format!("`{program} unhalt {queue} {group}`")),
         ("redrive_parked", format!("`{program} parked redrive {queue} {group}`")),
         ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
-        ("configure_queue", format!("`{program} configure {queue} {}`", limit_named(sentence))),
+        ("in_flight_limit with configure_queue", limit("in_flight_limit", "JOBS")),
+        ("limit_per_key with configure_queue", limit("limit_per_key", "GROUPS")),
+        ("rate with configure_queue", limit("rate", "STARTS/s")),
+        ("group_spacing with configure_queue", limit("group_spacing", "TIME")),
         ("cancel_move_task", format!("`{program} move-task cancel TASK`")),
         (", or raise the limit with Client::data_limit", String::new()),
     ];
@@ -265,6 +261,18 @@ mod tests {
             ),
             "group \"a \\\" unhalt_group\" is not paused (`seriatim unhalt QUEUE GROUP` ends a halt)"
         );
+        for (setting, flag) in [
+            ("in_flight_limit", "--in-flight-limit JOBS"),
+            ("limit_per_key", "--limit-per-key GROUPS"),
+            ("rate", "--rate STARTS/s"),
+            ("group_spacing", "--group-spacing TIME"),
+        ] {
+            let advice = format!("raise \"limit_per_key\"'s {setting} with configure_queue.");
+            assert_eq!(
+                in_commands(&advice, Some("q"), None),
+                format!("raise \"limit_per_key\"'s {setting} with `seriatim configure q {flag}`.")
+            );
+        }
         assert_eq!(in_q("run_now job 5; retry it"), "`seriatim job run-now 5`; retry it");
     }
 }

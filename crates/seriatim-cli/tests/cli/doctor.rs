@@ -103,6 +103,10 @@ async fn doctor_names_a_job_that_has_run_for_more_than_half_of_its_timeout() {
         "running jobs: job {id} of group \"ann\" of queue \"orders\" has run for 3 min of 5 min"
     );
     assert!(found.contains(&note), "{found}");
+    assert!(found.contains(&format!("seriatim job abort {id}")), "{found}");
+    cli.ends(DONE, &["pause", "orders", "ann", "--reason", "their audit"]).await;
+    let groups = cli.ends(DONE, &["groups", "orders"]).await.out;
+    assert!(groups.contains("for 3 min of 5 min, paused too: their audit"), "{groups}");
     ended.notify_one();
     running.shutdown(PATIENCE).await;
     cli.remove().await;

@@ -120,7 +120,10 @@ pub(super) async fn running(session: &Session) -> Result<Vec<Finding>, Failure> 
                     since(begun, now),
                     since(begun, until)
                 ),
-                Some(format!("{} explain {job}; if it hangs: job abort {job}", program())),
+                Some(format!(
+                    "{program} explain {job}; if it hangs: {program} job abort {job}",
+                    program = program()
+                )),
             );
         }
     }
