@@ -1,5 +1,5 @@
-//! The arguments of a job that is stored until it is enqueued: that of a schedule, and the follow-up
-//! of a batch.
+//! The arguments of a job that is stored until it is enqueued: that of a schedule, or the
+//! follow-up of a batch.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
