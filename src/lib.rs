@@ -325,6 +325,7 @@ mod liveness;
 mod maintenance;
 mod metrics;
 pub mod observe;
+pub mod primary;
 mod processor;
 pub mod receive;
 pub mod rehearsal;
@@ -371,6 +372,8 @@ mod guide {
     struct Failing;
     #[doc = include_str!("../docs/guide/deploying.md")]
     struct Deploying;
+    #[doc = include_str!("../docs/guide/high-availability.md")]
+    struct HighAvailability;
     #[doc = include_str!("../docs/guide/long-imports.md")]
     struct LongImports;
     #[doc = include_str!("../docs/guide/metrics.md")]

@@ -6,8 +6,7 @@ begin
   if pg_catalog.pg_is_in_recovery() then
     return;
   end if;
-  select s.system_identifier,
-    ('x' || substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+  select s.system_identifier, {timeline}
   into system_identifier, timeline from pg_catalog.pg_control_system() s;
 exception when others then
   system_identifier := 0;

@@ -27,6 +27,7 @@ use crate::liveness::failure_detector::suspect_dead_processors;
 use crate::liveness::pooler;
 use crate::liveness::sessions::PROOF_LIMIT;
 use crate::liveness::shared_poll::PollTarget;
+use crate::primary::is_followed;
 use crate::store::{
     HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, RESTART_GRACE, ServerId, gave_up_waiting,
     in_short_tx, keep_open,
@@ -251,8 +252,12 @@ impl PresenceKeeper<'_> {
             }
             // The pool leads elsewhere, perhaps too early: the old session is as good until then.
             Some(session) => match timeout(MOVE, self.open(&options)).await {
-                Ok(Ok((conn, id))) if id == session.id || self.context.leases.is_empty() => {
-                    self.context.side.follow(&options, id.is_some() && id == session.id);
+                Ok(Ok((conn, id))) => {
+                    let same = id.is_some() && id == session.id || is_followed(&options);
+                    if !same && !self.context.leases.is_empty() {
+                        return Ok((session, false));
+                    }
+                    self.context.side.follow(&options, same);
                     (conn, id)
                 }
                 // Claims under leases on the old server are extended and settled there first.

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::side_pool::one_of;
+use crate::primary::is_followed;
 use crate::store::{HeldJob, ServerId, SessionId, Sessions, Store, in_short_tx, keep_open};
 
 /// Time between the begins of two checks.
@@ -282,7 +283,8 @@ async fn connect(
     (server, own): (Option<ServerId>, Option<&Arc<PgConnectOptions>>),
 ) -> Result<PgConnection, sqlx::Error> {
     let present = pool.connect_options();
-    let before = own.filter(|own| server.is_some() && !Arc::ptr_eq(own, &present));
+    let left = |own: &&Arc<_>| server.is_some() && !Arc::ptr_eq(own, &present);
+    let before = own.filter(left).filter(|_| !is_followed(&present));
     let mut failed = None;
     for options in [Some(&present), before].into_iter().flatten() {
         match open(store, one_of(pool, options), server).await {

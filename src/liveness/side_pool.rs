@@ -7,10 +7,15 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+
+use crate::primary::is_followed;
 
 /// For maintenance and late records. Wake-ups, the monitor and the presence have one more each.
 const CONNECTIONS: u32 = 2;
+
+/// Time between two looks at where to connect, while a connection is waited for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Bounds the question to a server why it gives no connection.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -60,12 +65,26 @@ impl SidePool {
         self.with(|state| Arc::clone(&state.target))
     }
 
-    /// Gets a connection within 5 s.
+    /// Gets a connection within 5 s, wherever it leads by then.
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        let pool = self.pool();
-        match pool.acquire().await {
-            Err(error) => Err(why_none(&pool, error).await),
-            conn => conn,
+        loop {
+            let (pool, target) = self.pool();
+            let conn = tokio::select! {
+                conn = pool.acquire() => conn,
+                () = self.leaves(&target) => continue,
+            };
+            return match conn {
+                Err(error) => Err(why_none(&pool, error).await),
+                conn => conn,
+            };
+        }
+    }
+
+    /// Waits until it connects to another place than `target`. A connection that is being opened
+    /// there may be refused again and again.
+    pub(crate) async fn leaves(&self, target: &Arc<PgConnectOptions>) {
+        while Arc::ptr_eq(&self.target(), target) {
+            sleep(LOOK).await;
         }
     }
 
@@ -75,7 +94,8 @@ impl SidePool {
         &self,
         origin: Option<&Arc<PgConnectOptions>>,
     ) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        let Some(elsewhere) = origin.filter(|origin| !self.leads_as(origin)) else {
+        let apart = |origin: &&Arc<_>| !self.leads_as(origin) && !is_followed(origin);
+        let Some(elsewhere) = origin.filter(apart) else {
             return self.acquire().await;
         };
         let mut conn = one_of(&self.main, elsewhere).acquire().await?;
@@ -95,23 +115,31 @@ impl SidePool {
     }
 
     pub(crate) async fn close(&self) {
-        self.pool().close().await;
+        self.pool().0.close().await;
     }
 
-    /// Belongs to the runtime of the caller: a new pool is made here, not by the presence's thread.
-    fn pool(&self) -> PgPool {
+    /// Returns the pool, and where it connects to. It belongs to the runtime of the caller: a new
+    /// pool is made here, not by the presence's thread.
+    fn pool(&self) -> (PgPool, Arc<PgConnectOptions>) {
         self.with(|state| {
             if !Arc::ptr_eq(&state.options, &state.target) {
                 state.options = Arc::clone(&state.target);
                 state.pool = pool_of(&self.main, &state.options, CONNECTIONS);
             }
-            state.pool.clone()
+            (state.pool.clone(), Arc::clone(&state.options))
         })
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         // Nothing panics under the lock.
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Waits until the pool connects to another place than by `options`.
+pub(crate) async fn led_elsewhere(pool: &PgPool, options: &Arc<PgConnectOptions>) {
+    while Arc::ptr_eq(&pool.connect_options(), options) {
+        sleep(LOOK).await;
     }
 }
 

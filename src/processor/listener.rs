@@ -53,7 +53,11 @@ async fn listen(
 ) -> Result<(), sqlx::Error> {
     let target = side.target();
     // A pool of its own: a session that cannot listen is not to be had again.
-    let mut listener = PgListener::connect_with(&side.one()).await?;
+    let pool = side.one();
+    let mut listener = tokio::select! {
+        listener = PgListener::connect_with(&pool) => listener?,
+        () = side.leaves(&target) => return Ok(()),
+    };
     listener.eager_reconnect(false);
     keep_open(&mut listener).await?;
     listener.listen(channel).await?;

@@ -19,6 +19,9 @@ pub(crate) const RESTART_GRACE: Duration = Duration::from_secs(15);
 /// nothing starves.
 pub(crate) const PRIORITY_AGING: Duration = Duration::from_secs(10);
 
+/// The timeline of a server that can be written to: a promotion begins another one.
+pub(crate) const TIMELINE: &str = "('x' || substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::bigint";
+
 /// The assignments that end the claim on a group's row. It keeps the slot of its limit key.
 pub(crate) const END_CLAIM: &str = "claim = null, job_id = null, suspect = null, \
      claimed_by = null, started_at = null, batch = null";

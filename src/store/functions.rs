@@ -24,8 +24,8 @@ use crate::store::claim::CLAIM_BYTES;
 use crate::store::enqueue::{BATCH_SEALED, BATCH_UNKNOWN};
 use crate::store::fragments::{
     CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST, PRIORITY_AGING,
-    QUEUED_AGAIN, RESTART_GRACE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments, claimed_count,
-    claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
+    QUEUED_AGAIN, RESTART_GRACE, TIMELINE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
+    claimed_count, claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
 };
 use crate::store::names::Names;
 
@@ -131,7 +131,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 64] {
+fn constants() -> [(&'static str, String); 65] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -164,6 +164,7 @@ fn constants() -> [(&'static str, String); 64] {
         ("{lapsed_g}", lapsed("g", "ready_at", "queue_group")),
         ("{lapsed_j}", lapsed("j", "lease_until", "job")),
         ("{moved_to}", MOVED_TO.into()),
+        ("{timeline}", TIMELINE.into()),
         ("{grace}", seconds(GRACE)),
         ("{restart_grace}", seconds(RESTART_GRACE)),
         ("{priority_aging}", seconds(PRIORITY_AGING)),

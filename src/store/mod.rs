@@ -42,7 +42,7 @@ pub(crate) use admin::schedules::Firing;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart, Unread};
 pub(crate) use enqueue::{check, refused};
-pub(crate) use fragments::RESTART_GRACE;
+pub(crate) use fragments::{RESTART_GRACE, TIMELINE};
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;
 pub(crate) use migrate::{LATEST, SchemaState};

@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::connection::SlotConnection;
+use crate::liveness::side_pool::led_elsewhere;
+use crate::primary::is_followed;
 use crate::slots::queue_slots::QUICK;
 use crate::worker::destination::Destination;
 use crate::worker::state::WorkerState;
@@ -96,6 +99,18 @@ impl Worker {
         }
     }
 
+    /// Returns where the pool leads now. Leaves the server of before, if the pool has.
+    fn follow(&self, state: &mut WorkerState) -> Arc<PgConnectOptions> {
+        let options = self.pool.connect_options();
+        if state.options.as_ref().is_some_and(|before| !Arc::ptr_eq(before, &options)) {
+            self.leave_server(state);
+            let mixed = !is_followed(&options);
+            state.destination = mixed.then(|| Arc::new(Destination::new(&options)));
+        }
+        state.options = Some(Arc::clone(&options));
+        options
+    }
+
     /// Gets up to `want` connections together: waits for the first one, and a moment for the
     /// others. Connections of jobs that end meanwhile count as well.
     pub(crate) async fn connect(
@@ -104,13 +119,11 @@ impl Worker {
         want: usize,
     ) -> Result<(), sqlx::Error> {
         let begun = Instant::now();
-        let options = self.pool.connect_options();
-        if state.options.as_ref().is_some_and(|before| !Arc::ptr_eq(before, &options)) {
-            self.leave_server(state);
-            state.destination = Some(Arc::new(Destination::new(&options)));
-        }
-        state.options = Some(options);
-        while state.spare.len() < want {
+        loop {
+            let options = self.follow(state);
+            if state.spare.len() >= want {
+                return Ok(());
+            }
             while state.coming.len() < (want - state.spare.len()).min(OPENED_TOGETHER) {
                 match state.destination.clone() {
                     None => state.coming.spawn(self.pool.acquire()),
@@ -132,20 +145,21 @@ impl Worker {
                     }
                     Ok(Err(error)) if state.spare.is_empty() => return Err(error),
                     // The next claim that needs another connection asks for it.
-                    _ => break,
+                    _ => return Ok(()),
                 },
                 Some(ended) = state.slots.join_next() => {
                     state.take_back(ended);
                 }
                 () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                // The server of before may refuse for as long as it is asked.
+                () = led_elsewhere(&self.pool, &options) => {}
                 () = sleep_until(begun + limit) => {
                     if state.spare.is_empty() {
                         return Err(sqlx::Error::PoolTimedOut);
                     }
-                    break;
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 }

@@ -2,12 +2,12 @@
 
 use std::env;
 use std::process::Command;
-use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use seriatim::Client;
 use seriatim::admin::Operator;
+use seriatim::primary::Follow;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::time::timeout;
@@ -39,8 +39,19 @@ pub(crate) struct Session {
     pub(crate) yes: bool,
 }
 
+/// Connects to the server of the URL, or to the primary among several, which the pool then follows.
+pub(crate) async fn connect(follow: Follow, pool: PgPoolOptions) -> Result<PgPool, Failure> {
+    match follow.hosts() {
+        [one] if !follow.follows() => {
+            check_server(one).await?;
+            Ok(pool.connect_lazy_with(one.clone()))
+        }
+        _ => follow.connect(pool).await.map_err(Failure::could_not("connect")),
+    }
+}
+
 /// Connects once. A pool would try until its time is over, and not say why.
-pub(crate) async fn check_server(options: &PgConnectOptions) -> Result<(), Failure> {
+async fn check_server(options: &PgConnectOptions) -> Result<(), Failure> {
     let server = format!("connect to {}:{}", options.get_host(), options.get_port());
     let first = timeout(CONNECT_WITHIN, PgConnection::connect_with(options)).await;
     let first = first.map_err(Failure::could_not(&server))?;
@@ -52,10 +63,11 @@ impl Session {
     pub(crate) async fn open(global: Global) -> Result<Self, Failure> {
         let Global { database_url, schema, json, read_only: _, yes, dry_run, reason, actor } =
             global;
-        let options = options(database_url.as_deref())?;
-        check_server(&options).await?;
+        // No statement is kept under a name: a transaction pooler may give each to another session.
+        let servers =
+            servers(database_url.as_deref())?.each_host(|host| host.statement_cache_capacity(0));
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
-        let pool = pool.connect_lazy_with(options);
+        let pool = connect(servers, pool).await?;
         let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
         let carrying = Client::new(&schema)?.named_statements(false);
         let client = carrying.without_data();
@@ -83,15 +95,14 @@ impl Session {
     }
 }
 
-/// Returns what to connect with. Statements are not kept under names: a transaction pooler may give
-/// each to another session.
-pub(crate) fn options(url: Option<&str>) -> Result<PgConnectOptions, Failure> {
+/// Returns the servers of the URL.
+pub(crate) fn servers(url: Option<&str>) -> Result<Follow, Failure> {
     let url = url.ok_or_else(|| {
         Failure::Usage(String::from("no database: set DATABASE_URL, or give --database-url"))
     })?;
-    let options = PgConnectOptions::from_str(url)
+    let servers = Follow::url(url)
         .map_err(|error| Failure::Usage(format!("the database URL cannot be read: {error}")))?;
-    Ok(options.application_name("seriatim").statement_cache_capacity(0))
+    Ok(servers.each_host(|host| host.application_name("seriatim")))
 }
 
 /// Returns the name of the user of the operating system.

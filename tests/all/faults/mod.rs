@@ -6,6 +6,7 @@
 mod checking_histories;
 #[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
 mod faults;
+mod following;
 mod led_elsewhere;
 mod lost_answers;
 mod narrow_link;

@@ -5,52 +5,14 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Hold, Processor, ProcessorBuilder, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::network::{Network, Weather};
-use crate::support::standby::Standby;
+use crate::support::standby::Pair;
 use crate::support::witness::Inside;
 use crate::support::{Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue, value};
-
-/// A server with a standby.
-struct Pair {
-    server: Server,
-    database: TestDatabase,
-    standby: Standby,
-}
-
-impl Pair {
-    /// `None` where there is no standby to be had.
-    async fn new() -> Option<Self> {
-        // As many as the standby has.
-        let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
-        let database = TestDatabase::create_on(&server).await.unwrap();
-        match Standby::of(&server, database.pool()).await {
-            Ok(standby) => Some(Self { server, database, standby }),
-            Err(reason) => {
-                println!("skipped: there is no standby here: {reason}");
-                None
-            }
-        }
-    }
-
-    fn old(&self) -> &PgPool {
-        self.database.pool()
-    }
-
-    /// A planned switchover: the server stops in order, and the standby takes its place.
-    async fn switch_over(&self) -> PgPool {
-        self.server.stop().await.unwrap();
-        self.standby.is_promoted(&self.database.url()).await;
-        let pool = PgPoolOptions::new().max_connections(20);
-        let pool = pool.connect(&self.standby.url(&self.database.url())).await.unwrap();
-        eventually(&pool, "select not pg_is_in_recovery()", true).await;
-        pool
-    }
-}
 
 /// As the failure detector writes it: not what a transaction holds.
 const SUSPECT: &str = "

@@ -4,8 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use seriatim::testing::Server;
-use sqlx::postgres::PgConnectOptions;
+use seriatim::testing::{Server, TestDatabase};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgConnection, PgPool};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -94,5 +94,42 @@ impl Standby {
             // It may just be starting.
             sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// A server with a standby.
+pub struct Pair {
+    pub server: Server,
+    pub database: TestDatabase,
+    pub standby: Standby,
+}
+
+impl Pair {
+    /// `None` where there is no standby to be had.
+    pub async fn new() -> Option<Self> {
+        // As many as the standby has.
+        let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
+        let database = TestDatabase::create_on(&server).await.unwrap();
+        match Standby::of(&server, database.pool()).await {
+            Ok(standby) => Some(Self { server, database, standby }),
+            Err(reason) => {
+                println!("skipped: there is no standby here: {reason}");
+                None
+            }
+        }
+    }
+
+    pub fn old(&self) -> &PgPool {
+        self.database.pool()
+    }
+
+    /// A planned switchover: the server stops in order, and the standby takes its place.
+    pub async fn switch_over(&self) -> PgPool {
+        self.server.stop().await.unwrap();
+        self.standby.is_promoted(&self.database.url()).await;
+        let pool = PgPoolOptions::new().max_connections(20);
+        let pool = pool.connect(&self.standby.url(&self.database.url())).await.unwrap();
+        eventually(&pool, "select not pg_is_in_recovery()", true).await;
+        pool
     }
 }

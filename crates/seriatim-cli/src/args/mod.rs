@@ -82,7 +82,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "For every command")]
 pub(crate) struct Global {
-    /// The database. Better by the environment: other users see the arguments of a process.
+    /// The database. Better by the environment: other users see the arguments of a process. With
+    /// several hosts (`host1:5432,host2:5432`), the primary among them is followed.
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) database_url: Option<String>,
     /// The schema of the tables.

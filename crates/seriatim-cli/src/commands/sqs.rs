@@ -33,12 +33,10 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
     if served.embedded {
         return embedded(global.json, &served, config).await;
     }
-    let options = session::options(global.database_url.as_deref())?;
-    session::check_server(&options).await?;
-    let pool = PgPoolOptions::new()
-        .max_connections(served.connections)
-        .connect_with(options.statement_cache_capacity(STATEMENTS))
-        .await?;
+    let servers = session::servers(global.database_url.as_deref())?
+        .each_host(|host| host.statement_cache_capacity(STATEMENTS));
+    let pool = PgPoolOptions::new().max_connections(served.connections);
+    let pool = session::connect(servers, pool).await?;
     let client = Client::new(&global.schema)?;
     if !client.is_migrated(&pool).await? {
         return Err(Failure::Refused(format!(

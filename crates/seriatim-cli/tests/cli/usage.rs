@@ -68,3 +68,21 @@ async fn wrong_values_are_told_their_forms() {
     cli.ends(DONE, &["lane", "orders", "-1"]).await;
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn the_primary_among_several_hosts_is_asked() {
+    let cli = Cli::new().await;
+    let own = cli.database.url();
+    let asked = async |url: String| {
+        let mut command = cli.command(&["queues", "--json"]);
+        ran(command.env("DATABASE_URL", url).output().await.unwrap())
+    };
+    // Nobody answers at the first one.
+    let url = own.replacen('@', "@127.0.0.1:1,", 1) + "&target_session_attrs=read-write";
+    let found = asked(url).await;
+    assert_eq!(found.code, asked(own.clone()).await.code, "{}", found.err);
+    let standby = asked(own.clone() + "&target_session_attrs=standby").await;
+    assert_eq!(standby.code, USAGE);
+    assert!(standby.err.contains("write read-write, or leave it out"), "{}", standby.err);
+    cli.remove().await;
+}
