@@ -250,14 +250,16 @@ impl PresenceKeeper<'_> {
             Some(session) if Arc::ptr_eq(&session.options, &options) => {
                 return Ok((session, false));
             }
+            // Its claims are there, and the old session would show a presence where it counts for
+            // nothing.
+            Some(_) if is_followed(&options) => {
+                self.context.side.follow(&options, true);
+                self.open(&options).await?
+            }
             // The pool leads elsewhere, perhaps too early: the old session is as good until then.
             Some(session) => match timeout(MOVE, self.open(&options)).await {
-                Ok(Ok((conn, id))) => {
-                    let same = id.is_some() && id == session.id || is_followed(&options);
-                    if !same && !self.context.leases.is_empty() {
-                        return Ok((session, false));
-                    }
-                    self.context.side.follow(&options, same);
+                Ok(Ok((conn, id))) if id == session.id || self.context.leases.is_empty() => {
+                    self.context.side.follow(&options, id.is_some() && id == session.id);
                     (conn, id)
                 }
                 // Claims under leases on the old server are extended and settled there first.

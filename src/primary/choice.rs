@@ -28,21 +28,38 @@ impl Look {
     /// Whether it takes writes on an older timeline than the primary: it was left behind by a
     /// promotion, and nobody has stopped it.
     pub(super) fn is_left_behind(&self, primary: &Primary) -> bool {
-        !self.in_recovery && !self.is_foreign(primary) && self.timeline < primary.timeline
+        let older = self.timeline != 0 && self.timeline < primary.timeline;
+        !self.in_recovery && !self.is_foreign(primary) && older
     }
 }
 
 /// Returns the primary by the answers of all hosts: the one with the highest timeline that can be
 /// written to, if it is none of before the present one. `None`: no host is, and the present one is
-/// kept. Where two are on one timeline, the present one stays.
-pub(super) fn primary(looks: &[Option<Look>], now: Option<&Primary>) -> Option<Primary> {
-    let writable = looks.iter().enumerate().filter_map(|(host, look)| {
+/// kept. `away`: the present one has not answered for long.
+///
+/// A host whose timeline is not higher, or not told, takes the place of the present one only if
+/// that is a standby, or away: one answer that is late must not lead jobs to a server of before.
+pub(super) fn primary(
+    looks: &[Option<Look>],
+    now: Option<&Primary>,
+    away: bool,
+) -> Option<Primary> {
+    let writable = |(host, look): (usize, &Option<Look>)| {
         let look = look.filter(|look| !look.in_recovery)?;
-        let of_ours = now.is_none_or(|now| !look.is_foreign(now) && !look.is_left_behind(now));
-        of_ours.then_some(Primary { host, timeline: look.timeline, system: look.system })
-    });
+        let found = Primary { host, timeline: look.timeline, system: look.system };
+        let Some(now) = now else { return Some(found) };
+        if look.is_foreign(now) || look.is_left_behind(now) {
+            return None;
+        }
+        // An answer may leave out what an earlier one has told.
+        let (timeline, system) = (found.timeline.max(now.timeline), found.system);
+        let system = if system == 0 { now.system } else { system };
+        let is_standby = || looks.get(now.host).copied().flatten().is_some_and(|l| l.in_recovery);
+        let follows = host == now.host || timeline > now.timeline || away || is_standby();
+        follows.then_some(Primary { host, timeline, system })
+    };
     let is_present = |host| now.is_some_and(|now| now.host == host);
-    writable.max_by_key(|primary| {
+    looks.iter().enumerate().filter_map(writable).max_by_key(|primary| {
         (primary.timeline, is_present(primary.host), std::cmp::Reverse(primary.host))
     })
 }
@@ -62,7 +79,7 @@ mod tests {
         let looks: Vec<_> =
             looks.iter().map(|look| Some(*look).filter(|look| *look != AWAY)).collect();
         let now = now.map(|(host, timeline)| Primary { host, timeline, system: 7 });
-        primary(&looks, now.as_ref()).map(|primary| (primary.host, primary.timeline))
+        primary(&looks, now.as_ref(), false).map(|primary| (primary.host, primary.timeline))
     }
 
     #[test]
@@ -83,6 +100,17 @@ mod tests {
     fn the_present_one_stays_where_timelines_do_not_differ() {
         assert_eq!(chosen(&[writable(0), writable(0)], Some((1, 0))), Some((1, 0)));
         assert_eq!(chosen(&[writable(0), writable(0)], None), Some((0, 0)));
+        assert_eq!(chosen(&[writable(0), AWAY], Some((1, 0))), None, "it may be late");
+        assert_eq!(chosen(&[writable(0), STANDBY], Some((1, 0))), Some((0, 0)));
+        let (now, looks) = (Primary { host: 1, timeline: 0, system: 7 }, [Some(writable(0)), None]);
+        assert_eq!(primary(&looks, Some(&now), true).map(|found| found.host), Some(0));
+    }
+
+    #[test]
+    fn an_answer_without_a_timeline_leaves_nobody_behind() {
+        let silent = Look { in_recovery: false, timeline: 0, system: 0 };
+        assert_eq!(chosen(&[silent, STANDBY], Some((0, 3))), Some((0, 3)));
+        assert!(!silent.is_left_behind(&Primary { host: 0, timeline: 3, system: 7 }));
     }
 
     #[test]

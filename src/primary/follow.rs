@@ -21,6 +21,8 @@ use crate::primary::sessions::Sessions;
 const EVERY: Duration = Duration::from_secs(1);
 /// As long as no primary was found.
 const FIRST_EVERY: Duration = Duration::from_millis(200);
+/// How many looks the present primary misses before another host of no higher timeline is taken.
+const AWAY: u32 = 10;
 /// A connection whose opening ended this long after a move may have been looked at before it.
 const OPENING: Duration = Duration::from_millis(100);
 
@@ -142,12 +144,14 @@ impl Follow {
     /// timeline, is refused. Where the old primary still takes writes, the pool's sessions there
     /// are ended, so that handlers drop what would be lost.
     ///
-    /// `options` keep their limits and times. Their hooks `after_connect`, `before_acquire` and
-    /// `after_release` are replaced: give yours to [`after_connect`](Self::after_connect). The task
-    /// holds the pool: [close](PgPool::close) it to end the task.
+    /// `options` keep their limits and times, but for `min_connections`, which becomes 0. Their
+    /// hooks `after_connect`, `before_acquire` and `after_release` are replaced: give yours to
+    /// [`after_connect`](Self::after_connect). The task holds the pool, until that is
+    /// [closed](PgPool::close).
     ///
     /// Where a server does not tell its timeline, two servers that can be written to cannot be told
-    /// apart: the pool stays with the one it has.
+    /// apart: the pool stays with the one it has, until that is a standby or has not answered for
+    /// 10 s. A password that is rotated needs another pool.
     ///
     /// # Errors
     ///
@@ -223,7 +227,9 @@ impl State {
         if let Some(reason) = refused {
             return Err(sqlx::Error::Configuration(reason.into()));
         }
-        self.sessions.opened(session);
+        if let Some(session) = session {
+            self.sessions.opened(session);
+        }
         Ok(())
     }
 }
@@ -232,13 +238,21 @@ impl State {
 fn hooked(options: PgPoolOptions, state: &Arc<State>, hook: Option<Arc<Hook>>) -> PgPoolOptions {
     let (opened, acquired, released) = (Arc::clone(state), Arc::clone(state), Arc::clone(state));
     options
+        // The pool opens these for minutes, with pauses of up to a minute, and acquires wait.
+        .min_connections(0)
         .after_connect(move |conn, meta| {
             let (state, hook) = (Arc::clone(&opened), hook.clone());
             Box::pin(async move {
+                let moved_at = state.place().moved_at;
                 state.admit(conn).await?;
-                match hook {
-                    Some(hook) => hook(conn, meta).await,
-                    None => Ok(()),
+                if let Some(hook) = hook {
+                    hook(conn, meta).await?;
+                }
+                // It is opened only now, and would pass for one of the next server.
+                if state.place().moved_at == moved_at {
+                    Ok(())
+                } else {
+                    Err(sqlx::Error::Configuration("the primary moved meanwhile".into()))
                 }
             })
         })
@@ -266,7 +280,7 @@ async fn first_primary(probes: &mut [Probe], within: Duration) -> Result<Primary
     let deadline = Instant::now() + within;
     loop {
         let looks = look_at(probes).await;
-        if let Some(found) = primary(&answers(&looks), None) {
+        if let Some(found) = primary(&answers(&looks), None, false) {
             let foreign = |look: &Result<Look, _>| {
                 look.as_ref().is_ok_and(|look: &Look| look.is_foreign(&found))
             };
@@ -293,14 +307,16 @@ async fn first_primary(probes: &mut [Probe], within: Duration) -> Result<Primary
 
 /// Follows the primary until the pool is closed.
 async fn follow(pool: PgPool, mut probes: Vec<Probe>, state: Arc<State>) {
-    let mut noted = Noted::default();
+    let (mut noted, mut missed) = (Noted::default(), 0);
     let mut closed = pool.close_event();
     let ended = closed.do_until(async {
         loop {
             sleep(EVERY).await;
             let looks = answers(&look_at(&mut probes).await);
             let now = state.place().primary;
-            let found = primary(&looks, Some(&now));
+            let answered = looks.get(now.host).is_some_and(Option::is_some);
+            missed = if answered { 0 } else { missed + 1 };
+            let found = primary(&looks, Some(&now), missed >= AWAY);
             noted.primary_is(found.is_some(), &probes);
             if let Some(found) = found.filter(|found| *found != now) {
                 move_to(&pool, &probes, &state, found);
@@ -322,10 +338,12 @@ fn move_to(pool: &PgPool, probes: &[Probe], state: &State, found: Primary) {
         before
     };
     let Some(probe) = probes.get(found.host) else { return };
-    if before.host != found.host {
-        pool.set_connect_options(probe.options.clone());
-        followed::note(&pool.connect_options());
+    if before.timeline == found.timeline && before.host == found.host {
+        return;
     }
+    // Also where another server has the address: all that is open leads to the one of before.
+    pool.set_connect_options(probe.options.clone());
+    followed::note(&pool.connect_options());
     tracing::info!(host = probe.name(), timeline = found.timeline, "the pool follows the primary");
     while let Some(mut idle) = pool.try_acquire() {
         idle.close_on_drop();
@@ -349,8 +367,7 @@ async fn leave_behind(
             continue;
         }
         let name = probe.name();
-        let Some(conn) = probe.connection() else { continue };
-        match state.sessions.end_all(conn).await {
+        match probe.end_all(&state.sessions).await {
             Ok(0) => {}
             Ok(sessions) => tracing::warn!(
                 host = name,

@@ -17,9 +17,9 @@ pub enum HostsError {
         /// Which one, from 1.
         number: usize,
     },
-    /// `host=` or `hostaddr=` lists several hosts behind the `?`.
+    /// `host=`, `hostaddr=` or `port=` stands behind the `?`, and there are several hosts.
     #[error(
-        "several hosts stand behind the `?`: write them before the path, as host1:5432,host2:5432"
+        "hosts or a port stand behind the `?`: write several hosts before the path, as host1:5432,host2:5432"
     )]
     HostsInQuery,
     /// Jobs are written, so another kind of server is of no use.
@@ -58,14 +58,27 @@ pub(super) fn parse(url: &str) -> Result<Hosts, HostsError> {
         Some(value) => return Err(HostsError::Target { value: value.to_owned() }),
     };
     let several = hosts.contains(',');
+    if several && ["host=", "hostaddr=", "port="].iter().any(|name| is_in_query(&path, name)) {
+        return Err(HostsError::HostsInQuery);
+    }
     let hosts = hosts.split(',').zip(1..).map(|(host, number)| {
         if several && (host.is_empty() || host.starts_with(':')) {
             return Err(HostsError::EmptyHost { number });
         }
         let url = format!("{scheme}://{user}{host}{path}");
-        PgConnectOptions::from_str(&url).map_err(HostsError::Url)
+        let options = PgConnectOptions::from_str(&url).map_err(HostsError::Url)?;
+        // sqlx keeps the brackets of an IPv6 address, and finds no such host.
+        let address = host.strip_prefix('[').and_then(|host| host.split_once(']'));
+        Ok(match address {
+            Some((address, _)) => options.host(address),
+            None => options,
+        })
     });
     Ok(Hosts { hosts: hosts.collect::<Result<_, _>>()?, writable })
+}
+
+fn is_in_query(path: &str, name: &str) -> bool {
+    path.split_once('?').is_some_and(|(_, query)| query.split('&').any(|p| p.starts_with(name)))
 }
 
 /// Takes `target_session_attrs` out of what follows the hosts, and returns both.
@@ -103,10 +116,6 @@ mod tests {
         let url = "postgres://ann:p%40,w@db1,db2:5433,[::1]:5434/app?sslmode=disable&target_session_attrs=read-write&application_name=x";
         let hosts = vec![("db1".into(), 5432), ("db2".into(), 5433), ("::1".into(), 5434)];
         let (read_hosts, writable) = read(url).unwrap();
-        let without_brackets = |(host, port): (String, u16)| {
-            (host.trim_start_matches('[').trim_end_matches(']').to_owned(), port)
-        };
-        let read_hosts: Vec<_> = read_hosts.into_iter().map(without_brackets).collect();
         assert_eq!((read_hosts, writable), (hosts, true));
         for host in parse(url).unwrap().hosts {
             assert_eq!((host.get_username(), host.get_database()), ("ann", Some("app")));
@@ -127,7 +136,9 @@ mod tests {
             ("db1,db2", "it is no URL"),
             ("postgres://db1,,db2/app", "host 2 is empty"),
             ("postgres://ann@db1,/app", "host 2 is empty"),
-            ("postgres:///app?host=db1,db2", "several hosts stand behind the `?`"),
+            ("postgres:///app?host=db1,db2", "stand behind the `?`"),
+            ("postgres://db1,db2/app?host=db3", "stand behind the `?`"),
+            ("postgres://db1,db2/app?port=6000", "stand behind the `?`"),
             ("postgres://db1/app?target_session_attrs=standby", "is \"standby\", and jobs need"),
             ("postgres://db1:x,db2/app", "invalid port"),
         ] {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 use tokio::time::timeout;
 
 use crate::primary::choice::Look;
-use crate::primary::sessions::Session;
+use crate::primary::sessions::{Session, Sessions};
 use crate::store::TIMELINE;
 
 /// Bounds each answer. A host that is slower is none that one would lead jobs to.
@@ -46,13 +47,18 @@ impl Probe {
             self.conn = Some(conn);
             Ok(look)
         });
-        let no_answer = || std::io::Error::new(std::io::ErrorKind::TimedOut, NO_ANSWER);
-        asked.await.unwrap_or_else(|_| Err(sqlx::Error::Io(no_answer())))
+        asked.await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    /// The connection of the last answer.
-    pub(super) fn connection(&mut self) -> Option<&mut PgConnection> {
-        self.conn.as_mut()
+    /// Ends the sessions that are of this host, within [`WITHIN`]. Returns how many were; 0 if the
+    /// host has not answered.
+    pub(super) async fn end_all(&mut self, sessions: &Sessions) -> Result<i64, sqlx::Error> {
+        // Taken: a host that is being fenced may not answer any more.
+        let Some(mut conn) = self.conn.take() else { return Ok(0) };
+        let ended = timeout(WITHIN, sessions.end_all(&mut conn)).await;
+        let ended = ended.unwrap_or_else(|_| Err(no_answer()))?;
+        self.conn = Some(conn);
+        Ok(ended)
     }
 
     /// The host as people write it.
@@ -61,18 +67,29 @@ impl Probe {
     }
 }
 
+fn no_answer() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, NO_ANSWER))
+}
+
 const SESSION: &str = "pg_backend_pid(), (select (extract(epoch from a.backend_start) * 1000000)::bigint \
      from pg_catalog.pg_stat_get_activity(pg_backend_pid()) a)";
 
+/// Returns whether the server keeps what it was asked for to itself, for good.
+fn is_hidden(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    // No right to call a function, no such function, not supported.
+    matches!(code.as_deref(), Some("42501" | "42883" | "0A000"))
+}
+
 /// Asks a server what it is, and which session this is. Some hosts keep timelines and identifiers
 /// to themselves.
-pub(super) async fn look(conn: &mut PgConnection) -> Result<(Look, Session), sqlx::Error> {
+pub(super) async fn look(conn: &mut PgConnection) -> Result<(Look, Option<Session>), sqlx::Error> {
     let whole = format!(
         "select pg_catalog.pg_is_in_recovery(), case when not pg_catalog.pg_is_in_recovery() then {TIMELINE} end, \
          (select s.system_identifier from pg_catalog.pg_control_system() s), {SESSION}"
     );
     let row = match sqlx::raw_sql(AssertSqlSafe(whole)).fetch_one(&mut *conn).await {
-        Err(sqlx::Error::Database(_)) => {
+        Err(error) if is_hidden(&error) => {
             let plain = format!(
                 "select pg_catalog.pg_is_in_recovery(), null::bigint, null::bigint, {SESSION}"
             );
@@ -85,5 +102,7 @@ pub(super) async fn look(conn: &mut PgConnection) -> Result<(Look, Session), sql
         timeline: row.try_get::<Option<i64>, _>(1)?.unwrap_or(0),
         system: row.try_get::<Option<i64>, _>(2)?.unwrap_or(0),
     };
-    Ok((look, Session { pid: row.try_get(3)?, since: row.try_get(4)? }))
+    // A role that a login sets may not see when its session began.
+    let (pid, since): (i32, Option<i64>) = (row.try_get(3)?, row.try_get(4)?);
+    Ok((look, since.map(|since| Session { pid, since })))
 }
