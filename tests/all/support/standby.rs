@@ -1,6 +1,7 @@
 //! A standby that follows a server, and can take its place.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -16,25 +17,49 @@ use super::{by_hand, eventually};
 /// Ends when dropped.
 #[derive(Debug)]
 pub struct Standby {
-    _process: Child,
-    _folder: TempDir,
+    process: Child,
+    folder: TempDir,
+    programs: PathBuf,
     port: u16,
+}
+
+/// How a server ends.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// In order: all that was acknowledged is on the standby.
+    Stopped,
+    /// By SIGKILL.
+    Killed,
 }
 
 impl Standby {
     /// A standby of the server, without which that commits nothing; or why there is none.
     pub async fn of(server: &Server, pool: &PgPool) -> Result<Self, String> {
         let (data, programs) = (server.data_directory().unwrap(), server.binaries().unwrap());
-        let program = programs.join("pg_basebackup");
-        if !program.is_file() {
+        if !programs.join("pg_basebackup").is_file() {
             return Err(String::from("the server's programs have no `pg_basebackup`"));
         }
+        let options: PgConnectOptions = server.url().parse().unwrap();
+        let made = Self::make(options.get_port(), data, programs, free_port());
+        let standby = made.await;
+        standby.is_needed_by(pool).await;
+        Ok(standby)
+    }
+
+    /// A standby of this one, which was promoted, without which it commits nothing.
+    pub async fn next(&self, pool: &PgPool, port: u16) -> Self {
+        let data = self.folder.path().join("data");
+        let standby = Self::make(self.port, &data, &self.programs, port).await;
+        standby.is_needed_by(pool).await;
+        standby
+    }
+
+    async fn make(from: u16, data: &Path, programs: &Path, port: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
-        let options: PgConnectOptions = server.url().parse().unwrap();
-        let from = options.get_port().to_string();
-        let made = Command::new(program)
-            .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast", "-p", &from, "-D"])
+        let made = Command::new(programs.join("pg_basebackup"))
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast"])
+            .args(["-p", &from.to_string(), "-D"])
             .arg(&path)
             .output()
             .await
@@ -43,9 +68,6 @@ impl Standby {
         let owner = format!("--reference={}", data.display());
         let own = Command::new("chown").args(["-R", &owner]).arg(folder.path()).status();
         assert!(own.await.unwrap().success());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
         let owner = std::fs::metadata(data).unwrap();
         let mut command = Command::new(programs.join("postgres"));
         // As the server was started. Only root changes the user.
@@ -64,6 +86,10 @@ impl Standby {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
+        Self { process, folder, programs: programs.to_owned(), port }
+    }
+
+    async fn is_needed_by(&self, pool: &PgPool) {
         by_hand(pool, "alter system set synchronous_standby_names = '*'").await;
         by_hand(pool, "select pg_reload_conf()").await;
         eventually(
@@ -72,7 +98,23 @@ impl Standby {
             1_i64,
         )
         .await;
-        Ok(Self { _process: process, _folder: folder, port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// It ends, and its port is free.
+    pub async fn ends(mut self, how: End) -> u16 {
+        let signal = match how {
+            End::Stopped => "-INT",
+            End::Killed => "-KILL",
+        };
+        let id = self.process.id().unwrap().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status().await.unwrap();
+        assert!(sent.success());
+        self.process.wait().await.unwrap();
+        self.port
     }
 
     /// The URL of what `url` names, here.
@@ -95,6 +137,12 @@ impl Standby {
             sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// A port that nobody listens at.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 /// A server with a standby.
