@@ -95,6 +95,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/counts.sql"),
     include_str!("../../sql/functions/group_state.sql"),
     include_str!("../../sql/functions/explain.sql"),
+    include_str!("../../sql/functions/switch.sql"),
 ];
 
 /// The views, one a file. They are made behind the functions that they call.

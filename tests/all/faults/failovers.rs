@@ -1,5 +1,5 @@
-//! One failover after the other, while jobs run under both holds: nothing acknowledged is lost (P3),
-//! each job has one effect (P4), in order (P1), one at a time (P2).
+//! One failover after the other, while jobs run under both holds: nothing acknowledged is lost
+//! (P3), each job has one effect (P4), in order (P1), one at a time (P2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -193,6 +193,15 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     let database = database().await;
     let pool = database.pool();
     by_hand(pool, "create publication everything for all tables").await;
+    // A row of a table without a key and without an identity can be neither changed nor deleted.
+    let refusing: Vec<String> = value(
+        pool,
+        "select coalesce(array_agg(c.relname::text), '{}') from pg_class c
+         where c.relnamespace = 'seriatim'::regnamespace and c.relkind = 'r' and c.relreplident = 'd'
+             and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)",
+    )
+    .await;
+    assert_eq!(refusing, [""; 0]);
     let errors = Errors::default();
     let builder = Processor::builder(pool.clone()).maintenance_interval(Duration::from_millis(200));
     let begun = Log::default();
@@ -208,6 +217,10 @@ async fn a_publication_of_all_tables_refuses_no_write() {
     assert_eq!(ended(pool, job).await.result, Some(json!("told")));
     eventually(pool, "select count(*) from seriatim.cancel_request", 0_i64).await;
     nothing_remains(pool).await;
+    for _ in 0..2 {
+        let received: i64 = value(pool, "select count(*) from seriatim.receive('r')").await;
+        assert_eq!(received, 0);
+    }
     running.shutdown(Duration::from_secs(5)).await;
     assert_eq!(errors.but_slow_checks(), [""; 0]);
 }

@@ -22,4 +22,5 @@ mod serialized;
 mod shutdown;
 mod starting;
 mod states;
+mod switching;
 mod watchdog;
