@@ -66,10 +66,13 @@ pub enum MigrateError {
         option: &'static str,
     },
     /// A migration failed.
-    #[error("could not migrate schema {schema:?}: {}", reason(source))]
+    #[error("could not migrate schema {schema:?}{}: {}", named(step.as_deref()), reason(source))]
     Database {
         /// The schema.
         schema: String,
+        /// The migration, the function or the view that the database refused. `None` if it was
+        /// another statement.
+        step: Option<String>,
         /// The error of the database.
         #[source]
         source: sqlx::Error,
@@ -382,6 +385,10 @@ impl BuildError {
 }
 
 /// Returns the reason why a claim was of no use.
+fn named(step: Option<&str>) -> String {
+    step.map_or_else(String::new, |step| format!(" ({step})"))
+}
+
 fn reason_or_taken_over(source: Option<&sqlx::Error>) -> String {
     let lost = "another worker has its claim, or an operator has aborted it";
     source.map_or_else(|| String::from(lost), reason)

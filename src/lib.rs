@@ -167,12 +167,19 @@
 //!
 //! If something that the job needs is not there yet, [`JobError::snooze`] puts it off, and no
 //! attempt counts. For a partner that takes no more requests, [`ActiveJob::rest_group`] and
-//! [`ActiveJob::rest_queue`] keep the other jobs from it too.
+//! [`ActiveJob::rest_queue`] keep the other jobs from it too: until a time of chrono 0.4, read by
+//! the database's clock.
 //!
 //! A job that is out of attempts, or whose data cannot be decoded, ends as [`JobStatus::Failed`]
 //! and is kept as a dead letter, or moves to the queue's dead-letter queue. [`OutOfAttempts`]
 //! decides about its group: it goes on (the default), halts until an operator decides or a deadline
 //! comes, or the jobs behind it step aside.
+//!
+//! The limit of attempts is that of the job ([`NewJob::max_attempts`]), else that of the queue
+//! ([`QueueSettings`](admin::QueueSettings)), else that of the processor ([`QueueOptions::retry`]).
+//! The policy is that of the group
+//! ([`Operator::set_group_policy`](admin::Operator::set_group_policy)), else that of the queue,
+//! else that of the processor.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -231,6 +238,28 @@
 //! # }
 //! ```
 //!
+//! # Limits
+//!
+//! [`QueueOptions::concurrency`] is of one process. [`QueueSettings`](admin::QueueSettings) hold
+//! for the whole fleet: jobs at once, starts a second, the time between two jobs of a group, and
+//! groups at once for each key of [`NewJob::limit_key`], such as a tenant. Jobs that wait for one
+//! key delay no others.
+//!
+//! ```no_run
+//! use seriatim::admin::{QueueSettings, Rate};
+//! use seriatim::{Client, NewJob};
+//!
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::default();
+//! let settings = QueueSettings::new("imports").limit_per_key(4).rate(Rate::per_second(50));
+//! client.configure_queue(&pool, settings).await?; // stored: once, or at each start
+//!
+//! let import = NewJob::new("imports", &4711).group("account-42").limit_key("tenant-7");
+//! client.enqueue(&pool, import).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Schedules
 //!
 //! A [`Schedule`] makes a job at set times, in its queue and group: every night at three, every
@@ -245,16 +274,54 @@
 //! let schedule = Schedule::every("import", Duration::from_mins(5)).job(import);
 //! ```
 //!
+//! With the feature `cron`:
+//!
+#![cfg_attr(feature = "cron", doc = "```no_run")]
+#![cfg_attr(not(feature = "cron"), doc = "```ignore")]
+//! use seriatim::{NewJob, Processor, Schedule};
+//!
+//! # fn example(pool: sqlx::PgPool) {
+//! let report = NewJob::new("reports", &"yesterday").group("customer-7");
+//! let nightly = Schedule::cron("nightly", "0 3 * * *", "Europe/Berlin").job(report);
+//! let builder = Processor::builder(pool).schedule(nightly);
+//! # }
+//! ```
+//!
 //! # Batches
 //!
 //! In one group order is enough: a job that is enqueued last runs last. A [`NewBatch`] joins jobs
 //! of several groups or queues: when they have ended, its follow-up is enqueued, exactly once. The
-//! follow-up reads their results ([`Client::batch_jobs`]).
+//! follow-up reads their results:
+//!
+//! ```no_run
+//! use seriatim::{ActiveJob, Client, JobError, JobHandler, async_trait};
+//!
+//! struct Total;
+//!
+//! #[async_trait]
+//! impl JobHandler for Total {
+//!     type Data = String;
+//!     type Output = i64;
+//!     type Error = JobError;
+//!
+//!     async fn handle(&self, job: &mut ActiveJob, _month: String) -> Result<i64, JobError> {
+//!         let batch = job.ended_batch().ok_or_else(|| JobError::fail("it is no follow-up"))?;
+//!         // The first 1,000 of them.
+//!         let parts = Client::default().batch_jobs(job.tx().await?, batch, None).await?;
+//!         let mut sum = 0;
+//!         for part in &parts {
+//!             sum += part.result::<i64>()?.unwrap_or(0);
+//!         }
+//!         Ok(sum)
+//!     }
+//! }
+//! ```
 //!
 //! # Operating
 //!
 //! [`Client::explain_job`] tells in a few sentences why a job waits, since when, and which session
-//! has it ([`explain`]). [`Client::queues`] and [`Client::groups`] list what there is.
+//! has it ([`explain`]). [`Client::queues`] and [`Client::groups`] list what there is, and
+//! the view `seriatim.stopped` all that stands, over all queues.
 //!
 //! Changes by hand are methods of an [`Operator`](admin::Operator), which records who made each and
 //! why ([`admin`]). Most take a transaction, in which they can be looked at and rolled back. Purges

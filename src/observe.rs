@@ -4,7 +4,8 @@
 //!   [`ProcessorBuilder::on_event`](crate::ProcessorBuilder::on_event).
 //! * [`BackgroundError`]: an error that no caller gets, for
 //!   [`ProcessorBuilder::on_error`](crate::ProcessorBuilder::on_error).
-//! * [`Health`]: for a readiness probe, from [`Running::health`](crate::Running::health).
+//! * [`Health`]: for a readiness probe, from [`Running::health`](crate::Running::health), and its
+//!   handle [`HealthProbe`].
 //! * [`Watchdog`]: ends a process that hangs, and names the [`Stall`].
 //! * [`Metrics`]: the fleet's queues, from [`Client::metrics`](crate::Client::metrics).
 //! * [`TraceParent`]: the context of a trace in a job's headers.
@@ -34,4 +35,4 @@ pub use crate::job::outcome::EndedAs;
 pub use crate::job::stall::{Activity, Stall};
 pub use crate::job::trace_parent::{ParseTraceParentError, TraceParent};
 pub use crate::liveness::watchdog::Watchdog;
-pub use crate::processor::health::{Health, QueueHealth};
+pub use crate::processor::health::{Health, HealthProbe, QueueHealth};

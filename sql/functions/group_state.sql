@@ -1,6 +1,6 @@
 -- Returns the state of a group, its head and its numbers, up to 1,001 each. If several states
 -- apply, the first counts: lapsed (the lease or visibility of its claim is over, and nobody has
--- taken it over), running, halted, paused, resting (its head is not due), gated (its limit key has
+-- taken it over), running, halted, paused, delayed (its head is not due), gated (its limit key has
 -- no slot), ready, parked, idle. It uses plain reads, each by one index. It has no settings of its
 -- own, so that a query can inline it.
 --
@@ -20,7 +20,7 @@ language sql stable as $$
       when g.job_id is not null then 'running'
       when g.halted_at is not null then 'halted'
       when s.paused_at is not null then 'paused'
-      when h.run_at > now() then 'resting'
+      when h.run_at > now() then 'delayed'
       when g.gated_by is not null and h.id is not null then 'gated'
       when h.id is not null then 'ready'
       when n.parked > 0 then 'parked'

@@ -23,7 +23,7 @@ begin
     'jobs', jsonb_build_object('queued', o.queued, 'delayed', o.delayed, 'started', o.started,
       'parked', o.parked, 'failed', o.failed),
     'groups', jsonb_build_object('ready', o.ready_groups, 'running', o.running_groups,
-      'lapsed', o.lapsed_groups, 'resting', o.resting_groups, 'gated', o.gated_groups,
+      'lapsed', o.lapsed_groups, 'delayed', o.delayed_groups, 'gated', o.gated_groups,
       'halted', o.halted_groups, 'paused', o.paused_groups, 'parked', o.parked_groups),
     'paused', o.paused_at is not null, 'in_flight_limit', o.in_flight_limit,
     'rate_per_second', o.rate * 1000.0 / o.rate_per_ms,

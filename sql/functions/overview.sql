@@ -64,7 +64,7 @@ $$;
 create or replace function queue_overview(up_to bigint default 10000) returns table (
   queue text, paused_at timestamptz, paused_s float8, pause_reason text, in_flight_limit integer,
   oldest_due timestamptz, queued bigint, delayed bigint, started bigint, parked bigint, failed bigint,
-  ready_groups bigint, running_groups bigint, resting_groups bigint, halted_groups bigint,
+  ready_groups bigint, running_groups bigint, delayed_groups bigint, halted_groups bigint,
   paused_groups bigint, parked_groups bigint, served boolean, paused_until timestamptz,
   dead_letter_queue text, dead_letters_of text[], lapsed_groups bigint, lapsed bigint,
   lapsed_since timestamptz, rate integer, rate_per_ms bigint, rested_by bigint, limit_per_key integer,
@@ -110,7 +110,7 @@ language sql stable set search_path from current set jit = off as $$
     (select count(*) from (
         select from queue_group g where g.queue = k.name and g.job_id is not null limit up_to + 1) c)
       - lost.groups,
-    case when resting.rows > up_to then resting.rows else resting.rows - (
+    case when delayed.rows > up_to then delayed.rows else delayed.rows - (
         select count(*) from group_setting s
           join queue_group g on g.queue = s.queue and g.group_id = s.group_id
         where s.queue = k.name and s.paused_until is not null and {paused_s}
@@ -173,7 +173,7 @@ language sql stable set search_path from current set jit = off as $$
     select count(*) as rows from (
       select from queue_group g where g.queue = k.name and g.ready_at > now() and g.ready_at < 'infinity'
         and g.job_id is null and g.halted_at is null and g.rechecks = 0 and g.gated_by is null
-      limit up_to + 1) c) resting on true
+      limit up_to + 1) c) delayed on true
   -- Groups that no worker has adopted yet.
   left join lateral (
     select count(distinct f.group_id) filter (where f.flag_at <= now()) as due,

@@ -168,7 +168,7 @@ impl Client {
     async fn connection(&self, pool: &PgPool) -> Result<PoolConnection<Postgres>, MigrateError> {
         let schema = || self.schema().to_owned();
         let conn = pool.acquire().await;
-        conn.map_err(|source| MigrateError::Database { schema: schema(), source })
+        conn.map_err(|source| MigrateError::Database { schema: schema(), step: None, source })
     }
 }
 

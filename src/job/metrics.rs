@@ -51,7 +51,7 @@ pub struct FleetMetrics {
 pub struct QueueMetrics {
     /// Jobs by state: queued, delayed, started, parked, failed.
     pub jobs: BTreeMap<String, u64>,
-    /// Groups by state: ready, running, lapsed, resting, gated, halted, paused, parked.
+    /// Groups by state: ready, running, lapsed, delayed, gated, halted, paused, parked.
     pub groups: BTreeMap<String, u64>,
     /// The whole queue is paused.
     pub paused: bool,

@@ -86,7 +86,7 @@ pub struct GroupCounts {
     /// The lease or visibility of their claim ended 5 s ago or more, and nobody has taken it over.
     pub lapsed: BoundedCount,
     /// Their next job is not due yet.
-    pub resting: BoundedCount,
+    pub delayed: BoundedCount,
     /// They wait for a slot of their limit key.
     pub gated: BoundedCount,
     /// Halted by a job that failed.
@@ -113,7 +113,7 @@ pub enum GroupState {
     /// An operator has paused it, or it rests because a job asked for it.
     Paused,
     /// Its next job is not due yet: delayed, or waiting for a retry.
-    Resting,
+    Delayed,
     /// As many groups with the limit key of its next job run as may.
     Gated,
     /// Its next job could begin now, if a slot was free.
@@ -132,7 +132,7 @@ impl GroupState {
             Self::Running => "running",
             Self::Halted => "halted",
             Self::Paused => "paused",
-            Self::Resting => "resting",
+            Self::Delayed => "delayed",
             Self::Gated => "gated",
             Self::Ready => "ready",
             Self::Parked => "parked",
@@ -147,7 +147,7 @@ impl GroupState {
             Self::Running,
             Self::Halted,
             Self::Paused,
-            Self::Resting,
+            Self::Delayed,
             Self::Gated,
             Self::Ready,
             Self::Parked,

@@ -333,6 +333,9 @@ impl QueueOptions {
     /// [again](crate::ActiveJob::again_after), 0 to 10,000. Default
     /// [`MAX_SNOOZES`](Self::MAX_SNOOZES): 100. The next one is a failed
     /// attempt, whose writes are rolled back. An operator's retry counts anew.
+    ///
+    /// A partner that refuses requests for long uses them up: while the group
+    /// [rests](crate::ActiveJob::rest_group), no job of it starts, and none is put off.
     pub fn max_snoozes(mut self, most: u32) -> Self {
         self.max_snoozes = most;
         self

@@ -115,6 +115,8 @@ impl Schedule {
     ///
     /// When the clock is put forward, a fixed time in the hour that is left out comes right behind
     /// it; when the clock is put back, a fixed time in the hour that is repeated comes once.
+    ///
+    /// Needs the feature `cron`.
     #[cfg(feature = "cron")]
     pub fn cron(name: impl Into<String>, spec: impl Into<String>, zone: impl Into<String>) -> Self {
         Self::with(name.into(), Timing::Cron { spec: spec.into(), zone: zone.into() })

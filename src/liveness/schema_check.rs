@@ -104,7 +104,7 @@ fn decide(context: &Context, state: Result<SchemaState, MigrateError>) -> Verdic
 }
 
 fn database(context: &Context, source: sqlx::Error) -> MigrateError {
-    MigrateError::Database { schema: context.store.names().schema().to_owned(), source }
+    MigrateError::Database { schema: context.store.names().schema().to_owned(), step: None, source }
 }
 
 /// Returns whether the error is 42501, insufficient privilege.

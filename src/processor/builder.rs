@@ -120,8 +120,8 @@ impl ProcessorBuilder {
     /// the pooler keeps track of prepared statements, or forgets them after each transaction. Calls
     /// of a [`Client`] need a transaction and
     /// [`named_statements(false)`](Client::named_statements). `PgBouncer` needs
-    /// `ignore_startup_parameters = extra_float_digits`, for the driver. `docs/poolers.md` has it
-    /// all as a table.
+    /// `ignore_startup_parameters = extra_float_digits`, for the driver. The guide's page
+    /// on poolers has it all as a table.
     pub fn presence(mut self, show: bool) -> Self {
         self.config.presence = show;
         self

@@ -1,5 +1,6 @@
 //! The health of a running processor.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,41 @@ pub struct QueueHealth {
 pub(crate) struct ShownQueue {
     pub(crate) options: QueueOptions,
     pub(crate) vitals: Arc<QueueVitals>,
+}
+
+/// A handle that reads the health of a processor, for the state of a web server: it can be cloned,
+/// and outlives [`Running::shutdown`](crate::Running::shutdown). From
+/// [`Running::health_probe`](crate::Running::health_probe).
+#[derive(Clone)]
+pub struct HealthProbe {
+    source: Arc<HealthSource>,
+}
+
+impl HealthProbe {
+    pub(crate) fn new(source: HealthSource) -> Self {
+        Self { source: Arc::new(source) }
+    }
+
+    /// Returns whether the processor claims jobs and how its parts are. Asks the database nothing,
+    /// and takes microseconds. Not ready once the processor stops.
+    pub fn health(&self) -> Health {
+        self.source.read()
+    }
+
+    /// Returns [`Health::ready`].
+    pub fn is_ready(&self) -> bool {
+        self.health().ready
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.source.context
+    }
+}
+
+impl fmt::Debug for HealthProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HealthProbe").finish_non_exhaustive()
+    }
 }
 
 /// The sources that `health` reads.

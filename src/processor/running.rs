@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::liveness::shutdown::ShutdownReport;
-use crate::processor::health::{Health, HealthSource};
+use crate::processor::health::{Health, HealthProbe, HealthSource};
 use crate::processor::pool_needs::PoolNeed;
 
 /// Bounds the time that released jobs may take after the deadline.
@@ -20,7 +20,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
     stop: CancellationToken,
-    health: HealthSource,
+    probe: HealthProbe,
     ended: JoinHandle<()>,
     /// A shutdown was begun.
     shut_down: bool,
@@ -35,13 +35,18 @@ impl Running {
         need: Arc<PoolNeed>,
         ended: JoinHandle<()>,
     ) -> Self {
-        Self { stop, health, ended, shut_down: false, need }
+        Self { stop, probe: HealthProbe::new(health), ended, shut_down: false, need }
     }
 
     /// Returns whether it claims jobs and how its parts are, for a readiness probe or a page. Asks
     /// the database nothing, and takes microseconds.
     pub fn health(&self) -> Health {
-        self.health.read()
+        self.probe.health()
+    }
+
+    /// Returns a handle that reads the same and can be cloned: for the state of a web server.
+    pub fn health_probe(&self) -> HealthProbe {
+        self.probe.clone()
     }
 
     /// Returns [`Health::ready`].
@@ -64,7 +69,7 @@ impl Running {
     /// `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.shut_down = true;
-        let context = Arc::clone(&self.health.context);
+        let context = Arc::clone(self.probe.context());
         let before = context.counters.totals();
         self.stop.cancel();
         // A shutdown happens once.

@@ -428,10 +428,14 @@ impl Store {
         let before = applied.last();
         let from = before.map_or(0, |newest| newest.version);
         for step in release.steps.iter().filter(|step| step.version > from) {
-            self.apply_step(conn, step).await.map_err(failed)?;
+            let refused = |source| {
+                let Step { version, description, .. } = step;
+                self.failed_at(Some(format!("migration {version}, {description}")), source)
+            };
+            self.apply_step(conn, step).await.map_err(refused)?;
         }
         let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
-        self.make_functions(conn, &recorded, release).await.map_err(failed)?;
+        self.make_functions(conn, &recorded, release).await?;
         self.refuse_distributed(conn).await
     }
 
@@ -457,10 +461,13 @@ impl Store {
         conn: &mut PgConnection,
         recorded: &BTreeMap<String, String>,
         release: &Release,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<(), MigrateError> {
         for signature in release.without(recorded) {
             let drop = AssertSqlSafe(self.drop(signature, release));
-            sqlx::raw_sql(drop).execute(&mut *conn).await?;
+            sqlx::raw_sql(drop)
+                .execute(&mut *conn)
+                .await
+                .map_err(|source| self.refused(signature, source))?;
         }
         for function in release.in_order() {
             let make = function.statement(&self.names);
@@ -473,9 +480,10 @@ impl Store {
                          {}; {make}",
                         self.drop(&function.signature, release)
                     );
-                    sqlx::raw_sql(AssertSqlSafe(anew)).execute(&mut *conn).await?;
+                    let again = sqlx::raw_sql(AssertSqlSafe(anew)).execute(&mut *conn).await;
+                    again.map_err(|source| self.refused(&function.signature, source))?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.refused(&function.signature, error)),
             }
         }
         let made: BTreeMap<_, _> =
@@ -485,8 +493,8 @@ impl Store {
             self.names.quoted("migration")
         );
         let record = sqlx::query(AssertSqlSafe(record)).persistent(false);
-        record.bind(Json(made)).bind(release.version()).execute(conn).await?;
-        Ok(())
+        let record = record.bind(Json(made)).bind(release.version()).execute(conn).await;
+        record.map(drop).map_err(|source| self.failed(source))
     }
 
     /// Drops a function or a view. A view may call a function, and is made anew behind that.
@@ -593,7 +601,16 @@ impl Store {
     }
 
     fn failed(&self, source: sqlx::Error) -> MigrateError {
-        MigrateError::Database { schema: self.names.schema().to_owned(), source }
+        self.failed_at(None, source)
+    }
+
+    /// The database refused a function or a view.
+    fn refused(&self, signature: &str, source: sqlx::Error) -> MigrateError {
+        self.failed_at(Some(signature.to_owned()), source)
+    }
+
+    fn failed_at(&self, step: Option<String>, source: sqlx::Error) -> MigrateError {
+        MigrateError::Database { schema: self.names.schema().to_owned(), step, source }
     }
 
     fn quoted_schema(&self) -> String {

@@ -29,6 +29,11 @@
 //! runs without `fsync`: committed data survives a crash of the server, but not of the machine. It
 //! is stopped and its files are removed when its process ends, however it ends. They are in
 //! `/dev/shm` if that has room, unless `TMPDIR` is set or the server has `fsync`.
+//!
+//! [`Jobs`] lists and runs jobs in the test's own task: [`drain`](Jobs::drain) runs what is due,
+//! [`drain_ignoring_delays`](Jobs::drain_ignoring_delays) also what waits for its time, and
+//! [`fire_schedules`](Jobs::fire_schedules) fires stored schedules at a time of the test.
+//! [`Client::end_batches`](crate::Client::end_batches) enqueues the follow-ups of batches.
 
 #[cfg(not(unix))]
 compile_error!("seriatim's feature `testing` needs a Unix system");

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod failure;
 mod output;
+mod recorder;
 mod session;
 mod sql;
 

@@ -1,5 +1,8 @@
 //! The settings of a server.
 
+use std::fmt;
+use std::sync::Arc;
+
 use hyper::Uri;
 use seriatim::Client;
 
@@ -17,14 +20,30 @@ pub enum Access {
     Signed,
     /// All requests, whatever their signature. Only on a loopback address, and never for a browser.
     Anonymous,
+    /// All requests, whatever their signature, on any address and by any name; never for a browser.
+    /// Anyone who reaches the address may do everything: for tests whose clients are in containers.
+    Anyone,
 }
 
+impl Access {
+    /// Whether requests must be signed.
+    pub(crate) fn is_signed(self) -> bool {
+        self == Self::Signed
+    }
+}
+
+/// Returns metrics as Prometheus reads them.
+pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// The settings of [`serve`](crate::serve).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "settings do nothing until they are given to serve"]
 pub struct Config {
     pub(crate) client: Client,
     pub(crate) access: Access,
+    /// The id and the secret.
+    pub(crate) key: Option<(String, String)>,
+    pub(crate) process_metrics: Option<Render>,
     pub(crate) public_url: Option<String>,
     pub(crate) account: String,
     pub(crate) connections: usize,
@@ -36,6 +55,8 @@ impl Default for Config {
         Self {
             client: Client::default(),
             access: Access::default(),
+            key: None,
+            process_metrics: None,
             public_url: None,
             account: String::from("000000000000"),
             connections: 10_000,
@@ -59,6 +80,21 @@ impl Config {
     /// Sets which requests are answered. Default [`Access::Signed`].
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
+        self
+    }
+
+    /// Takes this key too, beside those of the schema: in the server's role, and stored nowhere.
+    /// For tests, and where keys come from the environment. Default none.
+    pub fn key(mut self, access_key: &str, secret: &str) -> Self {
+        self.key = Some((access_key.to_owned(), secret.to_owned()));
+        self
+    }
+
+    /// Shows the metrics of this process at `GET /metrics`, to everyone who reaches the address:
+    /// `render` returns them as Prometheus reads them. For an application that has an exporter of
+    /// the facade `metrics`. They name the queues. Default none: the address does not exist.
+    pub fn process_metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.process_metrics = Some(Arc::new(render));
         self
     }
 
@@ -95,17 +131,41 @@ impl Config {
     /// Refuses settings that [`serve`](crate::serve) cannot serve with. It checks them too.
     ///
     /// # Errors
-    /// [`ServeError::Account`], [`ServeError::PublicUrl`].
+    /// [`ServeError::Account`], [`ServeError::Key`], [`ServeError::PublicUrl`].
     pub fn check(&self) -> Result<(), ServeError> {
         let account = &self.account;
         if account.len() != ACCOUNT_DIGITS || !account.bytes().all(|digit| digit.is_ascii_digit()) {
             return Err(ServeError::Account(account.clone()));
+        }
+        if self.key.as_ref().is_some_and(|(id, secret)| !is_key_id(id) || secret.is_empty()) {
+            return Err(ServeError::Key);
         }
         match self.public_url.as_deref() {
             Some(url) if !is_base(url) => Err(ServeError::PublicUrl(url.to_owned())),
             _ => Ok(()),
         }
     }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("schema", &self.client.schema())
+            .field("access", &self.access)
+            .field("key", &self.key.as_ref().map(|(id, _)| id))
+            .field("public_url", &self.public_url)
+            .field("account", &self.account)
+            .field("connections", &self.connections)
+            .field("body_memory", &self.body_memory)
+            .field("process_metrics", &self.process_metrics.is_some())
+            .finish()
+    }
+}
+
+/// Returns whether a signature can name a key of this id.
+fn is_key_id(id: &str) -> bool {
+    let is_name = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    (1..=128).contains(&id.len()) && id.bytes().all(is_name)
 }
 
 /// Returns whether addresses may begin with this one.

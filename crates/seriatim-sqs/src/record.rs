@@ -1,15 +1,22 @@
-//! The log of requests: a line for each that is refused.
+//! The records of requests: metrics of all, and a line in the log for each that is refused.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use hyper::http::request::Parts;
+use metrics::{counter, histogram};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::auth;
 use crate::caller::Caller;
-use crate::error::SqsError;
+use crate::error::{Code, SqsError};
 use crate::protocol::Call;
 
 /// The most characters of a name in a line: clients make names up.
 const NAME_LIMIT: usize = 200;
+/// The most lines a second of requests that nobody has signed: anyone can send them.
+const UNSIGNED_LINES: u32 = 10;
 
 /// A request, as far as it was read.
 #[derive(Debug, Default)]
@@ -37,16 +44,47 @@ impl Record {
         self.operation = Some(cut(&call.operation));
     }
 
+    /// Counts the request, and measures it. A queue or an operation that a client may have made up
+    /// is no label.
+    pub(crate) fn measure(&self, refusal: Option<&SqsError>, took: Duration) {
+        let code = refusal.map_or("ok", |error| error.code.names().1);
+        let is_made_up =
+            |error: &SqsError| matches!(error.code, Code::InvalidAction | Code::UnknownOperation);
+        let operation = self.operation.clone().filter(|_| !refusal.is_some_and(is_made_up));
+        let operation = operation.unwrap_or_default();
+        let queue = self.queue.clone().filter(|_| refusal.is_none()).unwrap_or_default();
+        let labels =
+            [("operation", operation.clone()), ("queue", queue), ("code", code.to_owned())];
+        counter!("seriatim_sqs_requests_total", &labels).increment(1);
+        histogram!("seriatim_sqs_request_seconds", "operation" => operation).record(took);
+    }
+}
+
+/// The lines of requests that were refused.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalLog {
+    unsigned: Mutex<Unsigned>,
+}
+
+/// Requests of one second that nobody has signed.
+#[derive(Debug, Default)]
+struct Unsigned {
+    since: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl RefusalLog {
     /// Writes the line of a request that was refused. A missing right, a wrong signature and a
     /// failure need somebody; the answer tells a program of its own mistake.
-    pub(crate) fn write(&self, error: &SqsError) {
+    pub(crate) fn write(&self, record: &Record, error: &SqsError) {
         macro_rules! write_at {
             ($level:ident) => {
                 tracing::$level!(
-                    key = self.key,
-                    role = self.role,
-                    operation = self.operation,
-                    queue = self.queue,
+                    key = record.key,
+                    role = record.role,
+                    operation = record.operation,
+                    queue = record.queue,
                     code = error.code.names().1,
                     detail = error.detail,
                     "a request was refused: {}",
@@ -54,11 +92,56 @@ impl Record {
                 )
             };
         }
+        let is_unsigned = matches!(
+            error.code,
+            Code::UnknownKey | Code::SignatureDoesNotMatch | Code::MissingAuthentication
+        );
+        if is_unsigned && !self.has_room() {
+            return;
+        }
         if matches!(error.code.names().2, 403 | 500..) { write_at!(warn) } else { write_at!(info) }
+    }
+
+    /// Returns whether a line of an unsigned request is written. The first of a second tells how
+    /// many were left out.
+    fn has_room(&self) -> bool {
+        let mut unsigned = self.unsigned.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsigned.since.is_none_or(|since| since.elapsed() >= Duration::from_secs(1)) {
+            if unsigned.left_out > 0 {
+                let left_out = unsigned.left_out;
+                tracing::warn!(left_out, "more requests without a valid signature were refused");
+            }
+            *unsigned = Unsigned { since: Some(Instant::now()), ..Unsigned::default() };
+        }
+        let has_room = unsigned.lines < UNSIGNED_LINES;
+        if has_room {
+            unsigned.lines += 1;
+        } else {
+            unsigned.left_out += 1;
+        }
+        has_room
     }
 }
 
 /// Returns the beginning of a name, without what breaks a line.
 fn cut(name: &str) -> String {
     name.escape_debug().take(NAME_LIMIT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_without_a_signature_have_ten_lines_a_second() {
+        let log = RefusalLog::default();
+        for _ in 0..3 {
+            let lines = (0..100).filter(|_| log.has_room()).count();
+            assert_eq!(lines, 10);
+            assert_eq!(log.unsigned.lock().unwrap().left_out, 90);
+            advance(Duration::from_secs(1)).await;
+        }
+    }
 }

@@ -12,6 +12,12 @@ pub enum ServeError {
     /// An account has 12 digits.
     #[error("the account {0:?} must be 12 digits, such as 000000000000")]
     Account(String),
+    /// The key of the settings is none.
+    #[error(
+        "the access key id must be 1 to 128 letters, digits, '-', '_' or '.', and the secret must not be \
+         empty"
+    )]
+    Key,
     /// Clients cannot send requests to such an address.
     #[error(
         "the public URL {0:?} must be http:// or https:// and a host, without a user, a query or a \

@@ -23,12 +23,12 @@ use uuid::Uuid;
 use crate::auth;
 use crate::caller::Caller;
 use crate::coalesce::Coalescers;
-use crate::config::{Access, Config};
-use crate::database::Database;
+use crate::config::{Access, Config, Render};
+use crate::database::{Database, StoredKey};
 use crate::error::{Code, SqsError};
 use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
-use crate::record::Record;
+use crate::record::{Record, RefusalLog};
 use crate::serve_error::ServeError;
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
@@ -69,12 +69,16 @@ const KEEP_DEAD: Retention = Retention::For(Duration::from_hours(14 * 24));
 
 /// The address of the look at the server's health. A queue of this name has no GET without a query.
 const HEALTH: &str = "/health";
+/// The address of the metrics of the process, likewise.
+const METRICS: &str = "/metrics";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Server {
     service: Arc<Service>,
     access: Access,
     public_url: Option<String>,
+    process_metrics: Option<Render>,
+    refusals: RefusalLog,
     /// The memory for small bodies, and that for large ones.
     bodies: [Semaphore; 2],
 }
@@ -103,7 +107,8 @@ pub async fn serve(
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let database = Arc::new(Database::open(pool, config.client.clone()).await?);
+    let key = config.key.map(|(id, secret)| (id, StoredKey { secret, role: None }));
+    let database = Arc::new(Database::open(pool, config.client.clone(), key).await?);
     let waiting = Arc::new(Waiting::default());
     let service = Arc::new(Service {
         coalescers: Coalescers::new(&database, &waiting),
@@ -114,7 +119,9 @@ pub async fn serve(
     let server = Arc::new(Server {
         service: Arc::clone(&service),
         access: config.access,
-        public_url: config.public_url.clone(),
+        public_url: config.public_url,
+        process_metrics: config.process_metrics,
+        refusals: RefusalLog::default(),
         bodies: [(); 2].map(|()| Semaphore::new(config.body_memory / 2 / BODY_UNIT)),
     });
     let open = GracefulShutdown::new();
@@ -245,17 +252,22 @@ async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Erro
 impl Server {
     async fn answer(&self, request: hyper::Request<Incoming>) -> Response<String> {
         let (method, uri) = (request.method(), request.uri());
-        if method == Method::GET && uri.path() == HEALTH && uri.query().is_none() {
-            return self.health().await;
+        if method == Method::GET && uri.query().is_none() {
+            match (uri.path(), &self.process_metrics) {
+                (HEALTH, _) => return self.health().await,
+                (METRICS, Some(render)) => return Response::new(render()),
+                _ => {}
+            }
         }
-        let id = Uuid::new_v4().to_string();
+        let (id, began) = (Uuid::new_v4().to_string(), Instant::now());
         let (parts, body) = request.into_parts();
         let (protocol, mut record) = (Protocol::of(&parts), Record::new(&parts));
         let answered = self.call(protocol, parts, body, &mut record).await;
+        record.measure(answered.as_ref().err(), began.elapsed());
         let mut response = match answered {
             Ok((operation, result)) => protocol.answer(&operation, &result, &id),
             Err(error) => {
-                record.write(&error);
+                self.refusals.write(&record, &error);
                 protocol.refusal(&error, &id)
             }
         };
@@ -327,7 +339,7 @@ impl Server {
     /// answered: no memory of others is kept for it.
     async fn check_head(&self, parts: &Parts, body: &Incoming) -> Result<(), SqsError> {
         let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY as u64);
-        if is_small || self.access == Access::Anonymous {
+        if is_small || !self.access.is_signed() {
             return Ok(());
         }
         auth::check_head(&self.service.database, parts).await
@@ -336,7 +348,8 @@ impl Server {
     async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {
         match self.access {
             Access::Signed => auth::signer(&self.service.database, parts, body).await,
-            Access::Anonymous => auth::anonymous(parts),
+            Access::Anonymous => auth::anonymous(parts, false),
+            Access::Anyone => auth::anonymous(parts, true),
         }
     }
 

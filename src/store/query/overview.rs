@@ -32,7 +32,7 @@ statements! {
         order by g.halted_at limit $2");
     PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
         order by s.paused_at limit $2");
-    RESTING = |names| details(names, RESTING_SQL);
+    DELAYED = |names| details(names, DELAYED_SQL);
     GATED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.gated_by is not null
         order by g.gated_by, g.gated_at limit $2");
     READY = |names| details(names, READY_SQL);
@@ -83,7 +83,7 @@ const READY_SQL: &str = "
       order by {flag_at}, j.id limit $2) f)";
 
 /// Delayed jobs whose groups no worker has adopted are flagged.
-const RESTING_SQL: &str = "
+const DELAYED_SQL: &str = "
     (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at > now()
       and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null order by g.ready_at limit $2)
     union
@@ -118,7 +118,7 @@ fn queues(names: &Names) -> String {
     names.sql(
         "select queue, paused_at, paused_s, pause_reason, in_flight_limit, oldest_due,
           queued, delayed, started, parked, failed,
-          ready_groups, running_groups, resting_groups, halted_groups, paused_groups, parked_groups,
+          ready_groups, running_groups, delayed_groups, halted_groups, paused_groups, parked_groups,
           served, paused_until, dead_letter_queue, dead_letters_of, lapsed_groups, lapsed, lapsed_since,
           rate, rate_per_ms, rested_by, limit_per_key, gated_groups
         from {queue_overview}($1)",
@@ -180,7 +180,7 @@ impl Store {
             Some(GroupState::Lapsed) => &LAPSED,
             Some(GroupState::Halted) => &HALTED,
             Some(GroupState::Paused) => &PAUSED,
-            Some(GroupState::Resting) => &RESTING,
+            Some(GroupState::Delayed) => &DELAYED,
             Some(GroupState::Gated) => &GATED,
             Some(GroupState::Ready) => &READY,
             Some(GroupState::Parked) => &PARKED,
@@ -281,7 +281,7 @@ fn queue(row: &PgRow) -> Result<QueueOverview, sqlx::Error> {
             ready: count(11)?,
             running: count(12)?,
             lapsed: count(21)?,
-            resting: count(13)?,
+            delayed: count(13)?,
             gated: count(28)?,
             halted: count(14)?,
             paused: count(15)?,

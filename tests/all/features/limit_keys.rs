@@ -205,7 +205,7 @@ async fn a_gated_group_is_explained_listed_and_counted() {
     assert_eq!(names, ["b", "c"]);
     let overview = client.queues(pool).await.unwrap();
     let groups = &overview[0].groups;
-    let counts = [groups.gated, groups.ready, groups.resting, groups.running].map(|n| n.count);
+    let counts = [groups.gated, groups.ready, groups.delayed, groups.running].map(|n| n.count);
     assert_eq!((counts, overview[0].limit_per_key), ([2, 0, 0, 1], Some(1)));
     // A receiver that waits is told of the slot.
     let mut listener = sqlx::postgres::PgListener::connect_with(pool).await.unwrap();

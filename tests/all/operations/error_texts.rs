@@ -26,7 +26,7 @@ fn with_causes() -> Vec<Box<dyn std::error::Error>> {
     let (queue, schema) = (|| String::from("q"), || String::from("s"));
     let io = || std::io::Error::other(REASON);
     let json = || serde::ser::Error::custom(REASON);
-    let migrate = || MigrateError::Database { schema: schema(), source: closed() };
+    let migrate = || MigrateError::Database { schema: schema(), step: None, source: closed() };
     vec![
         Box::new(migrate()),
         Box::new(StartError::Database(closed())),

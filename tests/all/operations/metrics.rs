@@ -52,7 +52,7 @@ async fn one_collection_serves_all_that_ask() {
         [
             mail.groups["ready"],
             mail.groups["running"],
-            mail.groups["resting"],
+            mail.groups["delayed"],
             mail.groups["halted"]
         ],
         [1, 1, 1, 0]
@@ -251,7 +251,7 @@ async fn what_a_collection_takes() {
         update seriatim.queue_group set claim = gen_random_uuid(), job_id = head_id, started_at = now(),
             ready_at = now() + interval '1 h' where head_id % 3 = 1";
     for (state, change) in
-        [("flagged", "select"), ("all ready", adopted), ("ready, resting, running", mixed)]
+        [("flagged", "select"), ("all ready", adopted), ("ready, delayed, running", mixed)]
     {
         by_hand(pool, change).await;
         by_hand(pool, "vacuum analyze").await;

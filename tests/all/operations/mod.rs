@@ -19,6 +19,7 @@ mod operating;
 mod overview;
 mod poolers_are_seen;
 mod serialized;
+mod server_upgrade;
 mod shutdown;
 mod starting;
 mod states;

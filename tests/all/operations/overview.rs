@@ -55,7 +55,7 @@ async fn groups_are_listed_by_state() {
             ("halted", GroupState::Halted),
             ("paused", GroupState::Paused),
             ("ready", GroupState::Ready),
-            ("rest", GroupState::Resting),
+            ("rest", GroupState::Delayed),
             ("run", GroupState::Running),
         ]
     );
@@ -81,7 +81,7 @@ async fn groups_are_listed_by_state() {
     assert_eq!(overview.len(), 1);
     let q = &overview[0];
     let groups =
-        [q.groups.ready, q.groups.running, q.groups.resting, q.groups.halted, q.groups.paused];
+        [q.groups.ready, q.groups.running, q.groups.delayed, q.groups.halted, q.groups.paused];
     // The paused one is due as well, as no worker has looked at it.
     assert_eq!(groups.map(|count| count.count), [2, 1, 1, 1, 1]);
     assert_eq!([q.jobs.started, q.jobs.delayed, q.jobs.failed].map(|count| count.count), [1, 1, 1]);
@@ -96,7 +96,7 @@ async fn groups_are_listed_by_state() {
     )
     .await;
     let groups = client.queues(pool).await.unwrap()[0].groups;
-    assert_eq!([groups.ready, groups.resting, groups.paused].map(|count| count.count), [1, 1, 1]);
+    assert_eq!([groups.ready, groups.delayed, groups.paused].map(|count| count.count), [1, 1, 1]);
     let paused = client.group(pool, "q", "paused").await.unwrap().unwrap();
     assert!(paused.state == GroupState::Paused && paused.paused_until > Some(Utc::now()));
     client.operator("test", "closed").pause_queue(pool, "other").await.unwrap();
@@ -226,7 +226,7 @@ async fn a_lane_whose_head_is_locked_waits_since_the_head_is_due() {
     let long_ago = Utc::now() - chrono::Duration::minutes(59);
     let queues = client.queues(pool).await.unwrap();
     assert!(queues[0].oldest_due.is_some_and(|due| due < long_ago), "{queues:?}");
-    assert_eq!([queues[0].groups.ready.count, queues[0].groups.resting.count], [1, 0]);
+    assert_eq!([queues[0].groups.ready.count, queues[0].groups.delayed.count], [1, 0]);
     for filter in [
         GroupFilter::default().sort(GroupSort::Wait),
         GroupFilter::default().state(GroupState::Ready),

@@ -165,7 +165,10 @@ async fn health_says_whether_it_claims_and_what_is_busy() {
     assert!(health.reasons.iter().any(|reason| reason.contains("failed")), "{health:?}");
     by_hand(database.pool(), "alter table seriatim.gone rename to queue_group").await;
     until_ready(&running, true).await;
+    let probe = running.health_probe();
+    assert!(probe.is_ready());
     running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(probe.health().reasons, ["the processor is stopping"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,24 +68,7 @@ impl Standby {
         let owner = format!("--reference={}", data.display());
         let own = Command::new("chown").args(["-R", &owner]).arg(folder.path()).status();
         assert!(own.await.unwrap().success());
-        let owner = std::fs::metadata(data).unwrap();
-        let mut command = Command::new(programs.join("postgres"));
-        // As the server was started. Only root changes the user.
-        if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
-            command.uid(owner.uid()).gid(owner.gid());
-        }
-        let process = command
-            .arg("-D")
-            .arg(&path)
-            .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "unix_socket_directories="])
-            .args(["-c", "fsync=off", "-c", "max_connections=60", "-c", "deadlock_timeout=100ms"])
-            .args(["-c", "max_prepared_transactions=20"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let process = serve(programs, &path, port);
         Self { process, folder, programs: programs.to_owned(), port }
     }
 
@@ -137,6 +120,28 @@ impl Standby {
             sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+/// Starts a server on the data of a cluster, as its owner. It ends when dropped.
+pub fn serve(programs: &Path, data: &Path, port: u16) -> Child {
+    let owner = std::fs::metadata(data).unwrap();
+    let mut command = Command::new(programs.join("postgres"));
+    // As the server was started. Only root changes the user.
+    if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    command
+        .arg("-D")
+        .arg(data)
+        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "unix_socket_directories="])
+        .args(["-c", "fsync=off", "-c", "max_connections=60", "-c", "deadlock_timeout=100ms"])
+        .args(["-c", "max_prepared_transactions=20"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
 }
 
 /// A port that nobody listens at.

@@ -49,7 +49,7 @@ pub(crate) use crate::args::purge::Purge;
 pub(crate) use crate::args::receive::Receive;
 pub(crate) use crate::args::schedule::{Schedule, SetSchedule};
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
-pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey};
+pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey, Unsigned};
 pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
 pub(crate) use crate::args::value::{OrDefault, Span};

@@ -19,12 +19,27 @@ pub(crate) struct ServeSqs {
     /// The most connections to the database, for keys without a role.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) connections: u32,
+    #[command(flatten)]
+    pub(crate) unsigned: Unsigned,
+    /// Serve a private PostgreSQL, for development and tests. It is removed at the end. Every
+    /// request is answered, on a loopback address; with the variable `SERIATIM_SQS_KEY=ID:SECRET`
+    /// those that are signed with this key, on any address.
+    #[arg(long)]
+    pub(crate) embedded: bool,
+    /// Show metrics of the requests at /metrics, to all who reach the address.
+    #[arg(long)]
+    pub(crate) metrics: bool,
+}
+
+/// Requests that need no signature.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Unsigned {
     /// Answer every request, whatever its signature. Only on a loopback address.
     #[arg(long)]
     pub(crate) anonymous: bool,
-    /// Serve a private PostgreSQL, for development and tests. It is removed at the end.
-    #[arg(long)]
-    pub(crate) embedded: bool,
+    /// With --embedded, answer every request on any address, as from other containers.
+    #[arg(long, requires = "embedded")]
+    pub(crate) anyone: bool,
 }
 
 #[derive(Debug, Subcommand)]

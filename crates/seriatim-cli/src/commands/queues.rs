@@ -43,7 +43,7 @@ fn groups(groups: &GroupCounts) -> String {
         (groups.ready, "ready"),
         (groups.running, "running"),
         (groups.lapsed, "lapsed"),
-        (groups.resting, "resting"),
+        (groups.delayed, "delayed"),
         (groups.gated, "gated"),
         (groups.halted, "halted"),
         (groups.paused, "paused"),

@@ -1,5 +1,6 @@
 //! `seriatim serve sqs`: the server for clients of Amazon SQS.
 
+use std::env;
 use std::io::IsTerminal as _;
 
 use serde_json::json;
@@ -10,25 +11,22 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-use crate::args::{Global, ServeSqs};
+use crate::args::{Global, ServeSqs, Unsigned};
 use crate::commands::serve::listen_on;
 use crate::failure::Failure;
 use crate::output::text::program;
 use crate::output::{json_line, line};
-use crate::session;
+use crate::{recorder, session};
 
 /// How many statements each connection keeps prepared.
 const STATEMENTS: usize = 100;
 
+/// The environment variable with a key that the server takes beside those of the schema.
+const KEY: &str = "SERIATIM_SQS_KEY";
+
 /// Serves until a signal ends it.
 pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure> {
-    if (served.anonymous || served.embedded) && !served.listen.ip().is_loopback() {
-        return Err(Failure::Usage(format!(
-            "--anonymous and --embedded are for a loopback address, not for {}",
-            served.listen
-        )));
-    }
-    let config = config(&served);
+    let config = config(&served, key()?)?;
     config.check().map_err(|mistake| Failure::Usage(mistake.to_string()))?;
     if served.embedded {
         return embedded(global.json, &served, config).await;
@@ -47,15 +45,42 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
     serve(global.json, &served, pool, config.client(client)).await
 }
 
+/// Returns the id and the secret of the key in the environment.
+fn key() -> Result<Option<(String, String)>, Failure> {
+    let Ok(key) = env::var(KEY) else { return Ok(None) };
+    let (id, secret) = key.split_once(':').ok_or_else(|| {
+        Failure::Usage(format!("{KEY} must be an access key id, a colon and a secret"))
+    })?;
+    Ok(Some((id.to_owned(), secret.to_owned())))
+}
+
 /// Returns the settings that the arguments name.
-fn config(served: &ServeSqs) -> Config {
-    let access =
-        if served.anonymous || served.embedded { Access::Anonymous } else { Access::Signed };
-    let config = Config::new().access(access).account(&served.account);
-    match &served.public_url {
-        Some(url) => config.public_url(url),
-        None => config,
+fn config(served: &ServeSqs, key: Option<(String, String)>) -> Result<Config, Failure> {
+    let Unsigned { anonymous, anyone } = served.unsigned;
+    let access = match (&key, anyone, anonymous || served.embedded) {
+        (Some(_), _, _) if anonymous || anyone => {
+            let message = format!("{KEY} is for signed requests: unset it to answer all");
+            return Err(Failure::Usage(message));
+        }
+        (None, true, _) => Access::Anyone,
+        (None, false, true) if !served.listen.ip().is_loopback() => {
+            return Err(Failure::Usage(format!(
+                "--anonymous and --embedded are for a loopback address, not for {}; with --embedded set \
+                 {KEY}=ID:SECRET to ask for signatures, or add --anyone to answer all who reach it",
+                served.listen
+            )));
+        }
+        (None, false, true) => Access::Anonymous,
+        _ => Access::Signed,
+    };
+    let mut config = Config::new().access(access).account(&served.account);
+    if let Some((id, secret)) = key {
+        config = config.key(&id, &secret);
     }
+    if let Some(url) = &served.public_url {
+        config = config.public_url(url);
+    }
+    Ok(config)
 }
 
 /// Serves a private PostgreSQL, and removes it.
@@ -88,7 +113,18 @@ async fn serve(
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();
+    let config = if served.metrics {
+        let recorder = recorder::install()?;
+        config.process_metrics(move || recorder.render())
+    } else {
+        config
+    };
     let (listener, address) = listen_on(served.listen).await?;
+    if !served.listen.ip().is_loopback() && served.public_url.is_none() {
+        tracing::warn!(
+            "other machines reach this address without TLS: put a proxy before it, and name it by --public-url"
+        );
+    }
     if as_json {
         json_line(&json!({"endpoint": address}))?;
     } else {

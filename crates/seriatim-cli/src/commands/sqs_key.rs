@@ -5,7 +5,7 @@ use seriatim_sqs::{KeyError, Keys};
 
 use crate::args::SqsKey;
 use crate::failure::Failure;
-use crate::output::{json_line, line};
+use crate::output::{json_line, line, remark};
 use crate::session::Session;
 
 pub(crate) async fn run(session: &Session, command: SqsKey) -> Result<(), Failure> {
@@ -17,6 +17,11 @@ pub(crate) async fn run(session: &Session, command: SqsKey) -> Result<(), Failur
     match command {
         SqsKey::Add { role } => {
             let key = keys.add(role.as_deref()).await.map_err(refusal)?;
+            if let Some(role) = role {
+                let needed =
+                    format!("the role of `serve sqs` must be a member of {role}: grant it");
+                remark(session.form, &needed);
+            }
             if session.json() {
                 json_line(&json!({"access_key": key.access_key, "secret": key.secret}))
             } else {

@@ -1,7 +1,6 @@
 //! `seriatim demo`: a private PostgreSQL and a small shop on it, until Ctrl-C.
 
 mod imports;
-mod recorder;
 mod shop;
 
 use std::env;
@@ -16,6 +15,7 @@ use crate::commands::serve;
 use crate::failure::Failure;
 use crate::output::text::shell;
 use crate::output::{json_line, line};
+use crate::recorder;
 
 /// How long running handlers have when the demo ends.
 const SHUTDOWN: Duration = Duration::from_secs(2);

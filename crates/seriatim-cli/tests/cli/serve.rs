@@ -51,6 +51,41 @@ async fn sqs_is_served_on_a_private_server() {
     assert!(ended.success(), "{ended}");
 }
 
+/// Clients in containers reach no loopback address: they have a key, or anyone is answered.
+#[tokio::test]
+async fn sqs_is_served_to_other_machines() {
+    let cli = Cli::new().await;
+    let open = ["serve", "sqs", "--embedded", "--listen", "0.0.0.0:0"];
+    assert!(cli.ends(USAGE, &open).await.err.contains("or add --anyone"));
+    cli.ends(USAGE, &["serve", "sqs", "--anyone"]).await;
+    for (key, is_signed) in [("test:secret", true), ("", false)] {
+        let mut sqs = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+        sqs.args(open).args(["--json", "--metrics"]);
+        if is_signed {
+            sqs.env("SERIATIM_SQS_KEY", key)
+        } else {
+            sqs.arg("--anyone")
+        };
+        sqs.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut sqs = sqs.spawn().unwrap();
+        let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let told = serde_json::from_str::<Value>(&line).unwrap();
+        let endpoint = told["endpoint"].as_str().unwrap();
+        let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
+        let code = if is_signed { "MissingAuthenticationToken" } else { "ok" };
+        assert_eq!(made.contains(code), is_signed, "{made}");
+        let metrics = get(&format!("{endpoint}metrics"), "").await;
+        let count = format!("code=\"{code}\"}} 1");
+        assert!(metrics.contains("seriatim_sqs_requests_total{"), "{metrics}");
+        assert!(metrics.contains(&count), "{metrics}");
+        let pid = sqs.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+        assert!(timeout(PATIENCE, sqs.wait()).await.unwrap().unwrap().success());
+    }
+    cli.remove().await;
+}
+
 /// A line for each request that is refused, at a level that the environment sets.
 #[tokio::test]
 async fn requests_of_sqs_clients_that_are_refused_are_in_the_log() {

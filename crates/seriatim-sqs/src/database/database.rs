@@ -35,7 +35,10 @@ pub(crate) struct Database {
     pool: PgPool,
     schema: String,
     of_roles: Mutex<HashMap<String, PgPool>>,
-    keys: Cache<String, StoredKey>,
+    /// The key of the server's settings.
+    key: Option<(String, Arc<StoredKey>)>,
+    /// Also that there is none: a client whose key is wrong asks again and again.
+    keys: Cache<String, Option<Arc<StoredKey>>>,
     health: Cache<(), ()>,
     /// By the role that reads them, which may lack the right to.
     pub(super) queues: Cache<(Option<String>, String), Queue>,
@@ -44,16 +47,22 @@ pub(crate) struct Database {
 
 impl Database {
     /// Reads the secret of the schema.
-    pub(crate) async fn open(pool: PgPool, client: Client) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn open(
+        pool: PgPool,
+        client: Client,
+        key: Option<(String, StoredKey)>,
+    ) -> Result<Self, sqlx::Error> {
         let schema = schema_of(&client);
         let secret = format!("select secret from {schema}.sqs_secret limit 1");
         let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
         let handles = Handles::new(secret);
+        let key = key.map(|(id, key)| (id, Arc::new(key)));
         Ok(Self {
             client,
             pool,
             schema,
             of_roles: Mutex::default(),
+            key,
             keys: Cache::default(),
             health: Cache::default(),
             queues: Cache::default(),
@@ -93,22 +102,21 @@ impl Database {
 
     /// Returns a key as it was at most 500 ms ago.
     pub(crate) async fn key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
-        let read = Box::pin(async { self.find_key(access_key).await.map_err(Some)?.ok_or(None) });
-        match self.keys.get(access_key.to_owned(), read).await {
-            Ok(key) => Ok(Some(key)),
-            Err(None) => Ok(None),
-            Err(Some(error)) => Err(error),
+        if let Some((_, key)) = self.key.as_ref().filter(|(name, _)| name == access_key) {
+            return Ok(Some(Arc::clone(key)));
         }
+        let read = Box::pin(self.find_key(access_key));
+        Ok(self.keys.get(access_key.to_owned(), read).await?.as_ref().clone())
     }
 
-    async fn find_key(&self, access_key: &str) -> Result<Option<StoredKey>, SqsError> {
+    async fn find_key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
         if access_key.contains('\0') {
             return Ok(None);
         }
         let sql = self.sql("select secret, role from {schema}.sqs_key where access_key = $1");
         let row = sqlx::query(sql).bind(access_key).fetch_optional(&self.pool).await?;
         let key = row.map(|row| -> Result<_, sqlx::Error> {
-            Ok(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)? })
+            Ok(Arc::new(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)? }))
         });
         Ok(key.transpose()?)
     }

@@ -6,6 +6,6 @@ mod messages;
 mod move_tasks;
 mod queues;
 
-pub(crate) use database::{Database, schema_of};
+pub(crate) use database::{Database, StoredKey, schema_of};
 pub(crate) use messages::{is_undone, refusal};
 pub(crate) use move_tasks::MoveTask;

@@ -315,6 +315,48 @@ async fn without_signatures_no_browser_and_no_other_name_is_answered() {
     sqs.end().await;
 }
 
+/// Clients in other containers name the server as they know it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_for_anyone_has_any_name_and_address() {
+    let sqs = Sqs::start_with(Config::new().access(Access::Anyone), 10).await;
+    let with = |name: &'static str, value: &'static str| {
+        let mut request = sqs.request("ListQueues", &json!({}));
+        request.headers_mut().insert(name, value.parse().unwrap());
+        sqs.send(request)
+    };
+    assert_eq!(with("host", "sqs:9324").await.status, 200);
+    assert_eq!(with("origin", "https://example.com").await.status, 403);
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let config = Config::new().access(Access::Anyone);
+    serve(listener, sqs.database.pool().clone(), config, async {}).await.unwrap();
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_the_settings_signs_beside_those_of_the_schema() {
+    let config = Config::new().key("test", "of the environment");
+    assert!(!format!("{config:?}").contains("of the environment"), "{config:?}");
+    let sqs = Sqs::start_with(config, 10).await;
+    let stored = Keys::new(sqs.database.pool(), &Client::default()).add(None).await.unwrap();
+    for key in [("test", "of the environment"), (&*stored.access_key, &*stored.secret)] {
+        assert_eq!(ask(&sqs, key, "ListQueues", json!({})).await.status, 200);
+    }
+    for (key, name) in [
+        (("test", "another"), "InvalidSignatureException"),
+        (("other", "of the environment"), "UnrecognizedClientException"),
+    ] {
+        let refused = ask(&sqs, key, "ListQueues", json!({})).await;
+        assert_eq!((refused.status, &*error(&refused)), (403, name));
+    }
+    for (access_key, secret) in [("", "secret"), ("id", ""), ("a b", "secret")] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new().key(access_key, secret);
+        let refused = serve(listener, sqs.database.pool().clone(), config, async {}).await;
+        assert!(matches!(refused, Err(ServeError::Key)), "{refused:?}");
+    }
+    sqs.end().await;
+}
+
 /// Queues of another account do not exist, however they are named.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_other_accounts_do_not_exist() {

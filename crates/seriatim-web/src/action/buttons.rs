@@ -141,7 +141,7 @@ impl<'a> Buttons<'a> {
         self.head(queue, overview, next);
         let waits = [
             GroupState::Ready,
-            GroupState::Resting,
+            GroupState::Delayed,
             GroupState::Gated,
             GroupState::Paused,
             GroupState::Halted,
@@ -180,13 +180,13 @@ impl<'a> Buttons<'a> {
             }
             (
                 state @ (GroupState::Ready
-                | GroupState::Resting
+                | GroupState::Delayed
                 | GroupState::Gated
                 | GroupState::Paused),
                 _,
                 Some(head),
             ) => {
-                if state == GroupState::Resting {
+                if state == GroupState::Delayed {
                     self.add(&Action::RunNow { job: head });
                 }
                 let mut next = next.iter().filter(|job| job.id == head);

@@ -23,7 +23,7 @@ const STATES: [(&str, &str); 9] = [
     ("running", "running"),
     ("lapsed", "lapsed"),
     ("ready", "ready"),
-    ("resting", "resting"),
+    ("delayed", "delayed"),
     ("gated", "gated"),
     ("halted", "halted"),
     ("paused", "paused"),

@@ -98,7 +98,7 @@ impl QueueRow {
                 counted("running", groups.running),
                 counted("lapsed", groups.lapsed),
                 counted("ready", groups.ready),
-                counted("resting", groups.resting),
+                counted("delayed", groups.delayed),
                 counted("gated", groups.gated),
                 counted("halted", groups.halted),
                 counted("paused", groups.paused),

@@ -1,4 +1,4 @@
-//! The metrics of the demo's workers, which its page shows beside those of the fleet.
+//! The metrics of this process: of the demo's workers, and of the requests of SQS clients.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const BUCKETS: [f64; 11] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 
 /// Measurements wait in memory for a scrape, or for the upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Installs the recorder of this process. The queues that start later are measured.
-pub(super) fn install() -> Result<PrometheusHandle, Failure> {
+/// Installs the recorder of this process. Measured is what begins later: queues, and requests.
+pub(crate) fn install() -> Result<PrometheusHandle, Failure> {
     let failed = Failure::could_not::<BuildError>("record metrics");
     let seconds = Matcher::Suffix(String::from("_seconds"));
     let builder = PrometheusBuilder::new().set_buckets_for_metric(seconds, &BUCKETS);
