@@ -95,7 +95,7 @@ grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, o
 grant select (id, name, starts_when, queue, group_id, opened_at, sealed_at, ended_at, failed_at, follow_up, refused)
   on seriatim.batch to seriatim_observer;
 grant select (batch_id, job_id, queue, group_id, status, ended_at) on seriatim.batch_end to seriatim_observer;
-grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.is_suspected(uuid, uuid, timestamptz),
+grant execute on function seriatim.this_server(), seriatim.server_since(), seriatim.written_until(), seriatim.is_suspected(uuid, uuid, timestamptz),
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),

@@ -1,5 +1,16 @@
+-- Returns the time until which this server has what was written: now, or on a standby the time of
+-- the last transaction that it has replayed, unless nothing is left to replay.
+create or replace function written_until() returns timestamptz
+language sql stable set search_path from current as $$
+  select case when not pg_catalog.pg_is_in_recovery()
+      or pg_catalog.pg_last_wal_receive_lsn() = pg_catalog.pg_last_wal_replay_lsn()
+        and exists (select from pg_catalog.pg_stat_wal_receiver)
+    then clock_timestamp() else coalesce(pg_catalog.pg_last_xact_replay_timestamp(), '-infinity') end
+$$;
+
 -- The processors, and whether each lives: its presence lock is held, or, of one that shows none, it
--- was seen in the last 30 s. `queues` is null of a version that does not say.
+-- was seen in the last 30 s. A standby sees no locks of the primary. `queues` is null of a version
+-- that does not say.
 create or replace function processors() returns table (id bigint, node text, host text, pid integer,
   queues text[], started_at timestamptz, seen_at timestamptz, alive boolean)
 language sql stable set search_path from current as $$
@@ -8,7 +19,8 @@ language sql stable set search_path from current as $$
     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
       and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
   select p.id, p.node, p.host, p.pid, p.queues, p.started_at, p.seen_at,
-    case when p.presence_key is null then p.seen_at > clock_timestamp() - interval '30 s'
+    case when p.presence_key is null or pg_catalog.pg_is_in_recovery()
+        then p.seen_at > written_until() - interval '30 s'
       else p.presence_key in (select h.key from held h) end
   from processor p order by p.id
 $$;

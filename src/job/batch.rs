@@ -261,7 +261,8 @@ impl fmt::Display for Batch {
             BatchState::Ending => write!(
                 f,
                 "ends: its follow-up is enqueued to queue {queue:?} within a second, by any \
-                 process with maintenance.",
+                 process with maintenance. If not, none runs, or a transaction that has joined the \
+                 batch is open.",
             ),
             BatchState::Ended => {
                 let (job, at) = (self.follow_up.unwrap_or_default(), self.ended_at.as_ref());

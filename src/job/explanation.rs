@@ -33,6 +33,9 @@ pub struct JobExplanation {
     pub cancel_requested_at: Option<DateTime<Utc>>,
     /// No living processor or receiver serves its queue.
     pub unserved: Option<Unserved>,
+    /// The server is a standby, which has what the primary wrote until then. It does not know which
+    /// session of the primary has a row.
+    pub standby_at: Option<DateTime<Utc>>,
 }
 
 /// Why a group is where it is; prints as a few sentences, with the [`advice`](Self::advice) at the
@@ -56,6 +59,9 @@ pub struct GroupExplanation {
     pub unserved: Option<Unserved>,
     /// Jobs of the group that stepped aside with one that failed.
     pub parked: Option<ParkedJobs>,
+    /// The server is a standby, which has what the primary wrote until then. It does not know which
+    /// session of the primary has a row.
+    pub standby_at: Option<DateTime<Utc>>,
 }
 
 /// No living processor or receiver serves a queue: perhaps its name is mistyped.
@@ -98,7 +104,7 @@ pub struct ProcessorInfo {
     pub host: Option<String>,
     /// Its process id there.
     pub pid: Option<i32>,
-    /// Whether it shows that it lives.
+    /// Whether it shows that it lives: by a lock, or on a standby by [`seen_at`](Self::seen_at).
     pub alive: bool,
     /// The queues that it serves; `None`: it is of a version that does not say.
     pub queues: Option<Vec<String>>,

@@ -52,6 +52,7 @@ pub(crate) struct Facts {
     pub(crate) queue_paused: bool,
     pub(crate) processor: Option<ProcessorInfo>,
     pub(crate) session: Option<SessionInfo>,
+    pub(crate) standby_at: Option<DateTime<Utc>>,
 }
 
 impl Facts {
@@ -72,6 +73,7 @@ impl Facts {
             unserved: self.unserved.map(|served| Unserved { served }),
             queue: self.queue,
             group: self.group,
+            standby_at: self.standby_at,
         })
     }
 
@@ -88,6 +90,7 @@ impl Facts {
             parked: (jobs.count > 0).then_some(ParkedJobs { jobs, since }),
             queue: self.queue,
             group: self.group?,
+            standby_at: self.standby_at,
         })
     }
 

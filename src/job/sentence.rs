@@ -37,6 +37,7 @@ impl fmt::Display for JobExplanation {
         }
         write_cancel(f, self.cancel_requested_at.as_ref())?;
         write_unserved(f, queue, self.unserved.as_ref())?;
+        write_standby(f, self.standby_at.as_ref())?;
         write_advice(f, self.advice())
     }
 }
@@ -75,6 +76,7 @@ impl fmt::Display for GroupExplanation {
         }
         write_cancel(f, self.cancel_requested_at.as_ref())?;
         write_unserved(f, queue, self.unserved.as_ref())?;
+        write_standby(f, self.standby_at.as_ref())?;
         write_advice(f, self.advice())
     }
 }
@@ -97,7 +99,6 @@ impl fmt::Display for Reason {
                 let (time, processor) = (in_words(*seconds), by_processor(processor.as_ref()));
                 let progress = far(progress.as_ref());
                 write!(f, "is claimed ({attempt}, for {time}{progress}) by {processor}")?;
-                f.write_str(", without a transaction")?;
                 write!(f, "; its lease ends at {}", clock_time(lease_until))?;
                 write_timeout(f, timeout_at.as_ref())
             }
@@ -350,6 +351,12 @@ fn write_unserved(
         [] => f.write_str(", and none lives at all."),
         served => write!(f, " (is the name mistyped? served are {}).", listed(served)),
     }
+}
+
+fn write_standby(f: &mut fmt::Formatter<'_>, at: Option<&DateTime<Utc>>) -> fmt::Result {
+    let Some(at) = at else { return Ok(()) };
+    write!(f, " This is read from a standby, as of {}:", clock_time(at))?;
+    f.write_str(" sessions of the primary are not seen there.")
 }
 
 fn write_advice(f: &mut fmt::Formatter<'_>, advice: Option<String>) -> fmt::Result {

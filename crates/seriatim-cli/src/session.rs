@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::Form;
+use crate::output::text::in_words;
+use crate::output::{Form, remark};
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -37,6 +38,17 @@ pub(crate) struct Session {
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
     pub(crate) yes: bool,
+    pub(crate) source: Source,
+}
+
+/// The server that a command reads from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    Primary,
+    /// A standby. Changes go to the primary, if its URL is known.
+    Standby {
+        primary: Option<String>,
+    },
 }
 
 /// Connects to the server of the URL, or to the primary among several, which the pool then follows.
@@ -59,13 +71,23 @@ async fn check_server(options: &PgConnectOptions) -> Result<(), Failure> {
 }
 
 impl Session {
-    /// Connects to the database.
-    pub(crate) async fn open(global: Global) -> Result<Self, Failure> {
-        let Global { database_url, schema, json, read_only: _, yes, dry_run, reason, actor } =
-            global;
+    /// Connects to the database: to the standby of `--read-from` if the command only reads.
+    pub(crate) async fn open(global: Global, reads: bool) -> Result<Self, Failure> {
+        let Global {
+            database_url,
+            read_from,
+            schema,
+            json,
+            read_only: _,
+            yes,
+            dry_run,
+            reason,
+            actor,
+        } = global;
+        let standby = read_from.filter(|_| reads);
+        let url = standby.as_deref().or(database_url.as_deref());
         // No statement is kept under a name: a transaction pooler may give each to another session.
-        let servers =
-            servers(database_url.as_deref())?.each_host(|host| host.statement_cache_capacity(0));
+        let servers = servers(url)?.each_host(|host| host.statement_cache_capacity(0));
         let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(CONNECT_WITHIN);
         let pool = connect(servers, pool).await?;
         let actor = actor.or_else(os_user).unwrap_or_else(|| String::from("unknown"));
@@ -73,7 +95,38 @@ impl Session {
         let client = carrying.without_data();
         let operator = client.operator(&actor, reason.as_deref());
         let form = if json { Form::Json } else { Form::Text };
-        Ok(Self { pool, client, carrying, operator, reason, form, dry_run, yes })
+        let source = match standby {
+            Some(_) => Source::Standby { primary: database_url },
+            None => Source::Primary,
+        };
+        let session = Self { pool, client, carrying, operator, reason, form, dry_run, yes, source };
+        session.tell_age().await?;
+        Ok(session)
+    }
+
+    /// Says how old the answers of a standby are.
+    async fn tell_age(&self) -> Result<(), Failure> {
+        if self.source == Source::Primary {
+            return Ok(());
+        }
+        let mut tx = self.read().await?;
+        let replayed: Option<f64> = sqlx::query_scalar(
+            "select extract(epoch from clock_timestamp() - pg_catalog.pg_last_xact_replay_timestamp())::float8 \
+             where pg_catalog.pg_is_in_recovery()",
+        )
+        .persistent(false)
+        .fetch_optional(&mut *tx)
+        .await?
+        .flatten();
+        let age = replayed.map_or_else(
+            || String::from("the server of --read-from is no standby"),
+            |age| {
+                let age = in_words(Duration::try_from_secs_f64(age).unwrap_or_default());
+                format!("read from a standby, whose last change was {age} ago")
+            },
+        );
+        remark(self.form, &age);
+        Ok(())
     }
 
     /// Returns whether the output is JSON lines.

@@ -14,8 +14,14 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    EXPLAIN = |names| names.sql("select e.* from {explain}($1) e");
-    EXPLAIN_GROUP = |names| names.sql("select e.* from {explain_group}($1, $2) e");
+    EXPLAIN = |names| names.sql(
+        "select e.*, case when pg_catalog.pg_is_in_recovery() then {written_until}() end as written_until
+        from {explain}($1) e",
+    );
+    EXPLAIN_GROUP = |names| names.sql(
+        "select e.*, case when pg_catalog.pg_is_in_recovery() then {written_until}() end as written_until
+        from {explain_group}($1, $2) e",
+    );
 }
 
 /// The job or the group that is asked about.
@@ -96,6 +102,7 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
         queue_paused: row.try_get::<Option<bool>, _>("queue_paused")?.unwrap_or_default(),
         processor: processor(row)?,
         session: session(row)?,
+        standby_at: row.try_get("written_until")?,
     })
 }
 

@@ -25,8 +25,8 @@ use judge::{Figures, judge};
 use produce::Load;
 use tokio::time::sleep;
 
-use crate::support::size;
 use crate::support::worker_process::told;
+use crate::support::{sample, size};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the worker of other tests, which run it in a process of its own"]
@@ -91,7 +91,7 @@ fn networked() -> Setup {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_are_killed() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::WorkerKilled, size(4, 8), Duration::from_millis(250))
             .await
             .are_fine();
@@ -100,14 +100,14 @@ async fn workers_are_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_frozen_past_its_lease() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::WorkerFrozen, 1, Duration::from_millis(500)).await.are_fine();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_terminated() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::SessionTerminated, size(5, 10), Duration::from_millis(150))
             .await
             .are_fine();
@@ -116,7 +116,7 @@ async fn sessions_are_terminated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_is_killed() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::BackendKilled, size(1, 2), Duration::from_millis(500))
             .await
             .are_fine();
@@ -125,7 +125,7 @@ async fn a_backend_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_postmaster_is_killed() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::PostmasterKilled, size(1, 2), Duration::from_millis(500))
             .await
             .are_fine();
@@ -134,7 +134,7 @@ async fn the_postmaster_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_stopped_immediately() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::StoppedImmediately, size(1, 2), Duration::from_millis(500))
             .await
             .are_fine();
@@ -148,7 +148,7 @@ async fn a_network_is_slow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_goes_silent() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         let setup = Setup { lease, ..networked() };
         suffers(setup, Kind::NetworkSilent, 1, Duration::from_millis(500)).await.are_fine();
     }
@@ -194,7 +194,7 @@ async fn handlers_deadlock_and_fail_to_serialize() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_deleted_by_hand() {
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         suffers(small(lease), Kind::JobDeleted, size(4, 8), Duration::from_millis(150))
             .await
             .are_fine();
@@ -255,7 +255,7 @@ async fn clock_jumps(jumps: &[i64]) {
     setup.load.pause = Duration::from_millis(150);
     let mut driver = Driver::new(setup).await;
     driver.clock = Some(clock);
-    for lease in [None, LEASE] {
+    for lease in sample([None, LEASE]) {
         driver.setup.lease = lease;
         let mut figures = Figures::default();
         driver.begin().await;

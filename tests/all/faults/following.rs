@@ -12,7 +12,7 @@ use sqlx::postgres::PgPoolOptions;
 use crate::support::standby::Pair;
 use crate::support::{
     Errors, Gate, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of,
-    jobs_where, queue, value,
+    jobs_where, queue, sample, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -60,7 +60,7 @@ const OUT_OF_ORDER: &str = "select count(*) from (select id, lag(finished_at) ov
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_resumes_by_itself_on_the_promoted_server() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let Some(pair) = Pair::new().await else { return };
         let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
         let pool = followed(&pair).await;
@@ -97,7 +97,7 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
 /// Nobody has stopped the old primary, and it still takes writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_left_behind_is_left() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let Some(pair) = Pair::new().await else { return };
         // It waits for no standby.
         by_hand(pair.old(), "alter system reset synchronous_standby_names").await;

@@ -14,7 +14,7 @@ use crate::support::network::{Network, Weather};
 use crate::support::standby::Standby;
 use crate::support::{
     Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, eventually,
-    handler_with, held_up, jobs_where, queue, started, until_jobs, value,
+    handler_with, held_up, jobs_where, queue, sample, started, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -40,7 +40,7 @@ fn worker(pool: &PgPool, hold: Hold, log: &Log, gate: &Gate, errors: &Errors) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
     let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let old = TestDatabase::create_on(&servers.0).await.unwrap();
         let new = TestDatabase::create_on(&servers.1).await.unwrap();
         let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
@@ -256,7 +256,7 @@ async fn a_late_outcome_is_recorded_where_the_job_was_claimed() {
 /// As with another password: all goes on beside the handler that runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_options_for_the_same_server_interrupt_nothing() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
         let pool = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
@@ -291,7 +291,7 @@ async fn a_read_only_server_is_left_at_once_and_reported_once() {
             return;
         }
     };
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let network = Network::to(&url).await;
         let through = PgPoolOptions::new().max_connections(8);
         let through = through.connect(&network.url(&url)).await.unwrap();

@@ -15,7 +15,7 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
-    operator, processor, queue, started, until_jobs, value,
+    operator, processor, queue, sample, started, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -57,7 +57,7 @@ async fn follow_ups(pool: &PgPool) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_several_queues_start_one_follow_up_with_results() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let (pool, log) = (database.pool(), Log::default());
         let run =

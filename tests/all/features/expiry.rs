@@ -13,7 +13,7 @@ use seriatim::{
 
 use crate::support::{
     Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
-    operator, queue, serve,
+    operator, queue, sample, serve,
 };
 
 /// Fails for the data `"bad"`.
@@ -62,7 +62,7 @@ async fn an_expired_job_ends_without_an_attempt_and_halts_nothing() {
 
 /// The group's policy for failures does not count for a job that expired.
 async fn an_expired_job_does_nothing_to_a_group_that_says(policy: OutOfAttempts) {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_mins(10))]) {
         let database = database().await;
         let pool = database.pool();
         let client = Client::default();

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use seriatim::{Client, EnqueueError, Hold, JobError, NewJob};
 
-use crate::support::{database, handler, processor, queue, value};
+use crate::support::{database, handler, processor, queue, sample, value};
 
 #[tokio::test]
 async fn a_job_enqueues_in_its_processors_schema_and_its_transaction() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let pool = database.pool();
         let client = Client::new("billing").unwrap().data_limit(20);

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, processor,
-    queue, started, value,
+    queue, sample, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -37,7 +37,7 @@ impl Layer for Told {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_layer_is_the_outermost() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let run = handler_with(log.clone(), async |log, job, data| {
             log.add("handler");
@@ -82,7 +82,7 @@ impl Layer for Tenant {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_sets_what_the_handlers_transaction_sees() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let run = handler(async |job, _| {
@@ -121,7 +121,7 @@ impl Layer for Strict {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_a_layer_is_one_of_its_attempt() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         by_hand(pool, "create table effect (attempt int4)").await;
@@ -160,7 +160,7 @@ impl Layer for Hangs {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_counts_to_the_timeout_of_its_job() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let builder = processor(&database, 10).await.layer(Hangs(log.clone()));
         let options = queue("q").hold(hold).timeout(Duration::from_millis(50));
@@ -245,7 +245,7 @@ fn act(job: &ActiveJob, data: Value) -> Result<Value, JobError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_ended_attempt_is_told_after_its_commit() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         // The commit takes so long that what is told before it is seen to be.
@@ -294,7 +294,7 @@ async fn each_ended_attempt_is_told_after_its_commit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_panics_stops_nothing() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let builder = processor(&database, 10).await.on_event(|_| panic!("in the hook"));

@@ -7,7 +7,7 @@ use serde_json::json;
 use seriatim::receive::Receive;
 use seriatim::{Client, Hold, NewJob};
 
-use crate::support::{Log, database, handler_with, processor, queue, serve};
+use crate::support::{Log, database, handler_with, processor, queue, serve, sample};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -18,7 +18,7 @@ fn with_headers(n: u32) -> NewJob {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_see_the_headers_of_each_job() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let (pool, client, log) = (database.pool(), Client::default(), Log::default());
         // One by one, in a batch, by SQL, and none.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::support::worker_process::{Settings, WorkerProcess};
 use crate::support::{
     Log, by_hand, database, drained, ended, eventually, handler, handler_with, job,
-    nothing_remains, queue, serve, size, until_groups, until_jobs, value,
+    nothing_remains, queue, sample, serve, size, until_groups, until_jobs, value,
 };
 
 async fn limit(pool: &PgPool, per_key: impl Into<Option<u32>>) {
@@ -51,7 +51,7 @@ impl Running {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_groups_of_a_key_run_as_its_limit_says() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let pool = database.pool();
         limit(pool, 2).await;
@@ -97,7 +97,7 @@ async fn as_many_groups_of_a_key_run_as_its_limit_says() {
 /// A worker that ends a job claims the next one itself, whoever gated that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_free_slot_is_taken_at_once() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let pool = database.pool();
         limit(pool, 1).await;

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
     Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler, handler_with, job,
-    job_of, job_when, operator, processor, queue, serve, started, value,
+    job_of, job_when, operator, processor, queue, sample, serve, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -56,7 +56,7 @@ async fn write(job: &mut ActiveJob) -> Result<(), JobError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_is_kept_over_a_failed_attempt() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         by_hand(pool, "create table public.effect (job bigint, attempt integer)").await;
@@ -183,7 +183,7 @@ async fn a_frozen_worker_keeps_no_checkpoint_when_it_wakes_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_written_once_a_second_at_most() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, calls) = (database().await, Arc::new(AtomicU32::new(0)));
         let pool = database.pool();
         note_writes(pool).await;
@@ -216,7 +216,7 @@ async fn a_job_is_written_once_a_second_at_most() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_values_before_a_failure_are_kept() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         note_writes(pool).await;
@@ -266,7 +266,7 @@ async fn the_last_values_before_a_failure_are_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_keeps_the_last_checkpoint() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         let id = enqueue(pool, "q", "g", 1).await;
@@ -289,7 +289,7 @@ async fn a_shutdown_keeps_the_last_checkpoint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_kept_is_refused_with_a_reason() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let id = enqueue(database.pool(), "q", "g", 1).await;
         let run = handler(async |job, _| {
@@ -320,7 +320,7 @@ async fn what_cannot_be_kept_is_refused_with_a_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_refuses_fails_checkpoints_and_no_job() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, gate) = (database().await, Gate::default());
         let (pool, log) = (database.pool(), Log::default());
         by_hand(
@@ -359,7 +359,7 @@ async fn a_database_that_refuses_fails_checkpoints_and_no_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_keeps_its_checkpoint() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let id = enqueue(pool, "q", "g", 1).await;
@@ -377,7 +377,7 @@ async fn a_call_that_is_dropped_keeps_its_checkpoint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_sees_how_far_a_job_is() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, gate) = (database().await, Gate::default());
         let (client, pool) = (Client::default(), database.pool());
         let first = enqueue(pool, "q", "g", 1).await;
@@ -419,7 +419,7 @@ async fn who_looks_sees_how_far_a_job_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_is_kept_while_its_job_can_run_again() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let (operator, pool) = (operator(), database.pool());
         let settings = QueueSettings::new("moves").dead_letter_queue(Some("dead".to_owned()));
@@ -585,7 +585,7 @@ async fn a_receivers_report_commits_with_its_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_report_nothing_never_touch_the_table() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, failed) = (database().await, Arc::new(AtomicU32::new(0)));
         let (client, pool) = (Client::default(), database.pool());
         for n in 0..20 {
@@ -618,7 +618,7 @@ async fn jobs_that_report_nothing_never_touch_the_table() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_jobs_that_keep_checkpoints_leave_nothing() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..300).map(|n| job_of("q", &format!("g{}", n % 20), n));

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::support::worker_process::{Settings, WorkerProcess};
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, eventually, handler, handler_with, job,
-    job_of, nothing_remains, queue, serve, size, value,
+    job_of, nothing_remains, queue, sample, serve, size, value,
 };
 
 async fn configure(pool: &PgPool, settings: QueueSettings) {
@@ -194,7 +194,7 @@ async fn receivers_get_what_the_rate_allows() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_starts_of_a_group_are_spaced() {
     let spacing = chrono::Duration::milliseconds(150);
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let pool = database.pool();
         configure(pool, QueueSettings::new("q").group_spacing(spacing.to_std().unwrap())).await;
@@ -260,7 +260,7 @@ async fn a_spaced_group_is_explained_and_receivers_get_one_job_of_it() {
 /// The jobs of a turn have been counted, and would start together when a slot is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_claimed_ahead_of_its_start() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let database = database().await;
         let pool = database.pool();
         configure(pool, QueueSettings::new("q").rate(Rate::per_second(1_000).burst(100_000))).await;

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     Gate, Log, by_hand, database, ended, enqueue, handler, handler_with, job, job_of, job_when,
-    operator, processor, queue, serve, started, value,
+    operator, processor, queue, sample, serve, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -71,7 +71,7 @@ async fn meet_limit(log: Log, job: &mut ActiveJob, data: Value) -> Result<Value,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_rests_whatever_becomes_of_the_attempt() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         for (ends, writes) in
             [("snooze", true), ("snooze", false), ("soon", true), ("error", true), ("panic", false)]
         {
@@ -116,7 +116,7 @@ async fn a_group_rests_whatever_becomes_of_the_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_rests_as_a_whole() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         let first = json!({ "ends": "snooze", "rests": "queue" });
@@ -144,7 +144,7 @@ async fn a_queue_rests_as_a_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_the_same_turn_stop_at_a_rest() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         // It has done its work, and the next one would be too much.
@@ -263,7 +263,7 @@ async fn a_rest_never_shortens_and_an_operator_ends_it_early() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_lost_its_claim_lets_nothing_rest() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         let run = handler_with(log.clone(), async |log, job, _| {
@@ -337,7 +337,7 @@ async fn a_rest_that_cannot_be_is_refused_with_advice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_handlers_may_ask_at_once() {
     const JOBS: usize = 20;
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, script) = (database().await, Script::default());
         let pool = database.pool();
         let run = handler_with(script.clone(), async |Script { log, gate }, job, _| {

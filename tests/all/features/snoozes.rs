@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, job_when,
-    operator, processor, queue, serve, started, value,
+    operator, processor, queue, sample, serve, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -49,7 +49,7 @@ async fn wait(log: Log, job: &mut ActiveJob, data: Value) -> Result<Value, JobEr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snoozed_job_keeps_its_place_and_its_attempts() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         for writes in [false, true] {
             let (database, log) = (database().await, Log::default());
             let pool = database.pool();
@@ -83,7 +83,7 @@ async fn a_snoozed_job_keeps_its_place_and_its_attempts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_runs_again_keeps_what_it_wrote() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         prepare(pool).await;
@@ -130,7 +130,7 @@ async fn a_leased_job_runs_again_without_a_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_snoozes_are_a_failure() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         prepare(pool).await;
@@ -167,7 +167,7 @@ async fn too_many_snoozes_are_a_failure() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_counts_when_the_job_comes_again() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         prepare(pool).await;
@@ -191,7 +191,7 @@ async fn a_cancel_counts_when_the_job_comes_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_cannot_commit_has_failed_and_is_not_snoozed() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         prepare(pool).await;
@@ -251,7 +251,7 @@ async fn a_job_that_expires_while_it_is_snoozed_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snooze_is_told_as_one() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let (sender, mut events) = mpsc::unbounded_channel();

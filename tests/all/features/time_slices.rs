@@ -11,7 +11,7 @@ use seriatim::{Client, Hold, JobError, JobStatus, OutOfAttempts, QueueOptions, R
 use crate::support::{
     Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, eventually, handler,
     handler_with, held_up, job, job_of, jobs_where, nothing_remains, operator, processor, queue,
-    serve, size, started,
+    sample, serve, size, started,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -60,7 +60,7 @@ const SHORT: Duration = Duration::from_millis(18);
 /// A group that is served with others makes them wait for its slice, and no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_keeps_its_slot_for_its_slice_and_then_waits() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let groups = served(hold, Duration::ZERO).await;
         // A job that was prefetched, and given back on a machine under load, is first in line
         // again.
@@ -81,7 +81,7 @@ async fn a_group_keeps_its_slot_for_its_slice_and_then_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..5).map(|n| job_of("q", "g", n));
@@ -112,7 +112,7 @@ async fn a_failure_ends_the_turn_and_costs_those_behind_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_final_failure_halts_or_parks_what_was_claimed_with_it() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         for then in [OutOfAttempts::Halt, OutOfAttempts::Park] {
             let database = database().await;
             let pool = database.pool();
@@ -193,7 +193,7 @@ where
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_ends_the_turn() {
     use JobStatus::{Queued, Succeeded};
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let paused = async |pool: &sqlx::PgPool, _: &[i64]| {
             Client::default()
                 .operator("test", "in a turn")
@@ -214,7 +214,7 @@ async fn a_pause_ends_the_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_cancelled_before_it_begins_never_begins() {
     use JobStatus::{Cancelled, Succeeded};
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let cancelled = async |pool: &sqlx::PgPool, ids: &[i64]| {
             Client::default().cancel(pool, ids[1]).await.unwrap();
             if matches!(hold, Hold::Lease(_)) {
@@ -231,7 +231,7 @@ async fn a_job_cancelled_before_it_begins_never_begins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..3).map(|n| job_of("q", "g", n));
@@ -258,7 +258,7 @@ async fn a_shutdown_ends_the_turn_and_leaves_the_rest_as_it_was() {
 /// A lower id that commits late has no order to those of the turn. It goes next after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_commits_late_runs_after_the_turn() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let mut tx = pool.begin().await.unwrap();
@@ -326,7 +326,7 @@ async fn what_was_tried_or_has_one_attempt_or_is_limited_runs_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_explanation_names_the_job_of_the_turn_that_runs() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let explained = async |pool: &sqlx::PgPool, ids: &[i64]| {
             let explanation = Client::default().explain_job(pool, ids[2]).await.unwrap().unwrap();
             assert!(explanation.to_string().contains(&ids[0].to_string()), "{explanation}");
@@ -418,7 +418,7 @@ async fn a_success_with_a_lost_answer_does_not_stop_its_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = [
@@ -444,7 +444,7 @@ async fn a_job_of_the_turn_that_expires_before_it_begins_never_begins() {
 /// If the next one killed the process, a success that is not recorded would end as failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = [job_of("q", "g", 0).max_attempts(1), job_of("q", "g", 1)];
@@ -466,7 +466,7 @@ async fn a_single_attempts_success_is_recorded_before_the_next_begins() {
 /// The cost of a claim or a settle must not grow beyond the time limit of its statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let jobs = (0..size(10_000, 20_000)).map(|n| job_of("q", &format!("g{}", n % 100), n));

@@ -13,7 +13,7 @@ use sqlx::PgPool;
 
 use crate::support::{
     STARTED, by_hand, database, drained, ended, enqueue, handler_with, operator, processor, queue,
-    started, until_groups, until_jobs, value,
+    sample, started, until_groups, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(1))];
@@ -92,7 +92,7 @@ async fn age(pool: &PgPool, minutes: u32, condition: &str) {
 
 #[tokio::test]
 async fn jobs_of_a_long_lane_wait_for_the_lane_and_its_head_for_a_slot() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         // By the default, claimed again, followers of one turn.
         for slice in [None, Some(Duration::ZERO), Some(Duration::from_secs(50))] {
             let database = database().await;
@@ -116,7 +116,7 @@ async fn jobs_of_a_long_lane_wait_for_the_lane_and_its_head_for_a_slot() {
 
 #[tokio::test]
 async fn heads_of_many_groups_and_jobs_without_one_wait_for_slots() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         for n in 0..5 {
@@ -133,7 +133,7 @@ async fn heads_of_many_groups_and_jobs_without_one_wait_for_slots() {
 
 #[tokio::test]
 async fn the_aging_of_a_priority_is_no_wait() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let of = |data: &str, group: &str| NewJob::new("q", &data).group(group).priority(9);
@@ -180,7 +180,7 @@ async fn a_delayed_job_waits_from_when_it_is_due() {
 
 #[tokio::test]
 async fn a_retried_job_waits_from_when_it_is_due_again() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         enqueue(pool, "q", "a", "fails").await;
@@ -243,7 +243,7 @@ async fn a_groups_pause_that_ends_by_itself_is_a_wait_for_the_lane() {
 /// The attempt of a lost claim waits since that could be taken over.
 #[tokio::test]
 async fn a_take_over_waits_since_it_could_be() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let (pool, client) = (database.pool(), Client::default());
         enqueue(pool, "q", "a", "grouped").await;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::support::{
     Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up, job_of,
-    queue, started, value,
+    queue, sample, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -46,7 +46,7 @@ fn logged(log: &Log) -> impl JobHandler + use<> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_that_is_due_is_run() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         for slots in [1, 2, 8] {
             let database = database().await;
             let log = Log::default();
@@ -67,7 +67,7 @@ async fn all_that_is_due_is_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wake_up_while_all_slots_are_taken_is_not_forgotten() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         for slots in [1, 2] {
             let database = database().await;
             let (log, gate) = (Log::default(), Gate::default());
@@ -92,7 +92,7 @@ async fn a_wake_up_while_all_slots_are_taken_is_not_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_handler_enqueues_without_a_wake_up_is_found_behind_it() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let log = Log::default();
         let run = handler_with(log.clone(), async |log, job, data| {

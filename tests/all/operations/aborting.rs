@@ -12,7 +12,7 @@ use seriatim::{
 
 use crate::support::{
     Log, PATIENCE, database, ended, enqueue, eventually, handler, handler_with, job, job_when,
-    nothing_remains_for_the_next, operator, queue, serve,
+    nothing_remains_for_the_next, operator, queue, sample, serve, size,
 };
 
 /// Says when a handler's future is dropped.
@@ -111,7 +111,7 @@ async fn a_leased_job_with_a_transaction_is_aborted() {
 /// Its handler gets the error of the query at once, and may not be recorded before the abort.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_waits_for_a_query_is_aborted() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_mins(10))]) {
         let database = database().await;
         let pool = database.pool();
         let run = handler(async |job: &mut ActiveJob, _| {
@@ -121,7 +121,7 @@ async fn a_job_that_waits_for_a_query_is_aborted() {
         });
         let options = queue("q").hold(hold).retry(RetryPolicy::new(1)).no_timeout();
         let running = serve(&database, 24, options, run).await;
-        for group in 0..10 {
+        for group in 0..size(3, 10) {
             let id = enqueue(pool, "q", &group.to_string(), 1).await;
             let asleep = "select count(*) from pg_stat_activity \
                           where datname = current_database() and wait_event = 'PgSleep'";

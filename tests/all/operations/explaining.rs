@@ -277,7 +277,7 @@ async fn a_claim_without_a_session_and_a_suspected_one_are_told() {
         ),
     )
     .await;
-    let web = "by processor web-1 (host a, pid 4711), without a transaction; its lease ends at ";
+    let web = "by processor web-1 (host a, pid 4711); its lease ends at ";
     let seen = says(pool, first, &["is claimed (attempt 2, for ", web]).await;
     assert_eq!(json!(seen.reason)["processor"]["node"], "web-1");
     says(pool, ungrouped, &["of queue \"q\" is claimed (attempt 2, for ", web]).await;

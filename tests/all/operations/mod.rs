@@ -21,6 +21,7 @@ mod poolers_are_seen;
 mod serialized;
 mod server_upgrade;
 mod shutdown;
+mod standbys;
 mod starting;
 mod states;
 mod switching;

@@ -8,6 +8,7 @@ pub mod namespace;
 pub mod network;
 pub mod pooler;
 pub mod proxy;
+mod sample;
 mod size;
 pub mod standby;
 pub mod witness;
@@ -29,6 +30,7 @@ use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+pub(crate) use sample::sample;
 pub(crate) use size::size;
 
 /// How long an event may take to come: far more than it should, on a machine under load.

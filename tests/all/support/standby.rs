@@ -16,7 +16,7 @@ use super::{by_hand, eventually};
 
 /// Ends when dropped.
 #[derive(Debug)]
-pub struct Standby {
+pub(crate) struct Standby {
     process: Child,
     folder: TempDir,
     programs: PathBuf,
@@ -25,7 +25,7 @@ pub struct Standby {
 
 /// How a server ends.
 #[derive(Debug, Clone, Copy)]
-pub enum End {
+pub(crate) enum End {
     /// In order: all that was acknowledged is on the standby.
     Stopped,
     /// By SIGKILL.
@@ -34,7 +34,7 @@ pub enum End {
 
 impl Standby {
     /// A standby of the server, without which that commits nothing; or why there is none.
-    pub async fn of(server: &Server, pool: &PgPool) -> Result<Self, String> {
+    pub(crate) async fn of(server: &Server, pool: &PgPool) -> Result<Self, String> {
         let (data, programs) = (server.data_directory().unwrap(), server.binaries().unwrap());
         if !programs.join("pg_basebackup").is_file() {
             return Err(String::from("the server's programs have no `pg_basebackup`"));
@@ -47,7 +47,7 @@ impl Standby {
     }
 
     /// A standby of this one, which was promoted, without which it commits nothing.
-    pub async fn next(&self, pool: &PgPool, port: u16) -> Self {
+    pub(crate) async fn next(&self, pool: &PgPool, port: u16) -> Self {
         let data = self.folder.path().join("data");
         let standby = Self::make(self.port, &data, &self.programs, port).await;
         standby.is_needed_by(pool).await;
@@ -83,12 +83,12 @@ impl Standby {
         .await;
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// It ends, and its port is free.
-    pub async fn ends(mut self, how: End) -> u16 {
+    pub(crate) async fn ends(mut self, how: End) -> u16 {
         let signal = match how {
             End::Stopped => "-INT",
             End::Killed => "-KILL",
@@ -101,13 +101,13 @@ impl Standby {
     }
 
     /// The URL of what `url` names, here.
-    pub fn url(&self, url: &str) -> String {
+    pub(crate) fn url(&self, url: &str) -> String {
         let options: PgConnectOptions = url.parse().unwrap();
         url.replacen(&format!(":{}/", options.get_port()), &format!(":{}/", self.port), 1)
     }
 
     /// It takes the place of the server.
-    pub async fn is_promoted(&self, url: &str) {
+    pub(crate) async fn is_promoted(&self, url: &str) {
         let options: PgConnectOptions = self.url(url).parse().unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         let promoted = async || -> Result<bool, sqlx::Error> {
@@ -123,7 +123,7 @@ impl Standby {
 }
 
 /// Starts a server on the data of a cluster, as its owner. It ends when dropped.
-pub fn serve(programs: &Path, data: &Path, port: u16) -> Child {
+pub(crate) fn serve(programs: &Path, data: &Path, port: u16) -> Child {
     let owner = std::fs::metadata(data).unwrap();
     let mut command = Command::new(programs.join("postgres"));
     // As the server was started. Only root changes the user.
@@ -145,21 +145,21 @@ pub fn serve(programs: &Path, data: &Path, port: u16) -> Child {
 }
 
 /// A port that nobody listens at.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
 /// A server with a standby.
-pub struct Pair {
-    pub server: Server,
-    pub database: TestDatabase,
-    pub standby: Standby,
+pub(crate) struct Pair {
+    pub(crate) server: Server,
+    pub(crate) database: TestDatabase,
+    pub(crate) standby: Standby,
 }
 
 impl Pair {
     /// `None` where there is no standby to be had.
-    pub async fn new() -> Option<Self> {
+    pub(crate) async fn new() -> Option<Self> {
         // As many as the standby has.
         let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
         let database = TestDatabase::create_on(&server).await.unwrap();
@@ -172,12 +172,12 @@ impl Pair {
         }
     }
 
-    pub fn old(&self) -> &PgPool {
+    pub(crate) fn old(&self) -> &PgPool {
         self.database.pool()
     }
 
     /// A planned switchover: the server stops in order, and the standby takes its place.
-    pub async fn switch_over(&self) -> PgPool {
+    pub(crate) async fn switch_over(&self) -> PgPool {
         self.server.stop().await.unwrap();
         self.standby.is_promoted(&self.database.url()).await;
         let pool = PgPoolOptions::new().max_connections(20);

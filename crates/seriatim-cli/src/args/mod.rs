@@ -86,6 +86,16 @@ pub(crate) struct Global {
     /// several hosts (`host1:5432,host2:5432`), the primary among them is followed.
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) database_url: Option<String>,
+    /// A standby that lists, explanations, metrics and the page are read from; they say how old it
+    /// is. Changes go to the database above.
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_READ_FROM",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub(crate) read_from: Option<String>,
     /// The schema of the tables.
     #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = DEFAULT_SCHEMA)]
     pub(crate) schema: String,
@@ -331,6 +341,14 @@ impl Command {
             | Self::Rest { .. }
             | Self::Extend { .. } => true,
         }
+    }
+}
+
+impl Command {
+    /// Returns whether a standby can answer the command. The doctor looks at locks and sessions,
+    /// and keys are few.
+    pub(crate) fn may_read_a_standby(&self) -> bool {
+        !self.changes() && !matches!(self, Self::Doctor | Self::Sqs(_) | Self::Migrate(_))
     }
 }
 

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 use crate::output::{json_line, line};
-use crate::session::Session;
+use crate::session::{Session, Source};
 
 /// How old the last count may be. Others may have counted.
 const EVERY: Duration = Duration::from_secs(15);
 
 /// Counts the metrics, unless that was done lately or must not be, and prints them.
 pub(crate) async fn run(session: &Session, read_only: bool) -> Result<(), Failure> {
-    if !read_only {
+    if !read_only && session.source == Source::Primary {
         let mut tx = session.begin().await?;
         match session.client.collect_metrics(&mut *tx, EVERY).await {
             Ok(_) => tx.commit().await?,

@@ -61,7 +61,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         return Box::pin(sqs::run(global, served)).await;
     }
     let read_only = global.read_only;
-    let session = Session::open(global).await?;
+    let session = Session::open(global, command.may_read_a_standby()).await?;
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
         Command::Doctor => doctor::run(&session).await,

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use seriatim_web::{Access, Auth, Config, User};
+use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
 
 use crate::args::{self, Serve};
 use crate::failure::Failure;
 use crate::output::{json_line, line};
-use crate::session::Session;
+use crate::session::{Session, Source, connect, servers};
 
 /// The environment variable with the password or token.
 const SECRET: &str = "SERIATIM_SECRET";
@@ -48,6 +49,14 @@ pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Res
         .auth(auth)
         .show_data(show_data)
         .read_only(read_only);
+    let config = match &session.source {
+        Source::Primary => config,
+        Source::Standby { primary: Some(primary) } if !read_only => {
+            let pool = PgPoolOptions::new().max_connections(2);
+            config.write_pool(connect(servers(Some(primary))?, pool).await?)
+        }
+        Source::Standby { .. } => config.read_only(true),
+    };
     let (listener, address) = listen_on(listen).await?;
     if session.json() {
         let served = json!({"url": address, "user": user, "generated_secret": generated});

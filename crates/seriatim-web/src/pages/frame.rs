@@ -12,7 +12,7 @@ use axum::response::{Html, IntoResponse, Response};
 use crate::action::Buttons;
 use crate::assets;
 use crate::config::Identity;
-use crate::data::Shared;
+use crate::data::{Shared, span};
 use crate::error::{PageError, WebError};
 use crate::pages::url::field;
 
@@ -81,6 +81,11 @@ impl Visit {
         render: impl AsyncFnOnce() -> Result<(String, String), WebError>,
     ) -> Shown {
         let access = self.identity.access;
+        let render = async || {
+            let (title, main) = render().await?;
+            let age = self.app.standby_age_ms().await?.map(of_a_standby);
+            Ok((title, age.unwrap_or_default() + &main))
+        };
         let rendered = self.app.rendered(self.uri.to_string(), access, render).await?;
         let layout = Layout {
             title: &rendered.title,
@@ -95,4 +100,13 @@ impl Visit {
         };
         Ok(Html(layout.render()?).into_response())
     }
+}
+
+/// Returns the line above a page that was read from a standby.
+fn of_a_standby(age_ms: i64) -> String {
+    let age = span(age_ms);
+    format!(
+        "<p class=\"standby\">Read from a standby, whose last change was {age} ago. Sessions of the \
+         primary are not seen here.</p>\n"
+    )
 }
