@@ -68,6 +68,34 @@ begin
   return cardinality(due);
 end $$;
 
+-- Refuses times that no process could read. A cron expression and its zone are read by the caller,
+-- who computes `next_fire` by them: here they only must look like some.
+create or replace function check_timing(kind text, spec text, zone text, next_fire timestamptz)
+returns void
+language plpgsql stable set search_path from current as $$
+declare
+  of_kind constant text := coalesce(kind, 'null'); advice text;
+begin
+  advice := case of_kind
+    when 'every' then
+      case when spec ~ '^[0-9]{1,8}$' and zone is null
+        then case when spec::bigint not between 1 and 366 * 86400 then 'Pass 1 to 31622400 seconds.'
+          when next_fire is null then 'Pass when it is due next.' end
+        else 'Pass the interval in whole seconds, such as 300, and no zone.' end
+    when 'once_at' then
+      case when spec !~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(Z|[+-][0-9]{2}:[0-9]{2})$' or zone is not null
+        then 'Pass the time as 2026-12-01T03:00:00Z, and no zone.' end
+    when 'cron' then
+      case when spec !~ '^(@[a-z]+|\S+( +\S+){4})$' then 'Pass five fields, such as 0 3 * * *.'
+        when zone !~ '^[A-Za-z0-9_+/-]+$' or zone is null
+          then 'Name a time zone, such as Europe/Berlin.' end
+    else 'Name the kind: cron, every or once_at.' end;
+  if advice is not null then
+    raise exception 'the times of the schedule cannot be read: % % %', of_kind, quote_nullable(spec),
+      quote_nullable(zone) using errcode = '22023', hint = advice;
+  end if;
+end $$;
+
 -- Makes a schedule, or changes it. Its due times stay as they are if its `kind`, `spec` and `zone`
 -- do; else it is due next at `next_fire`, and begins from now: nothing is made up for. A pause
 -- stays.
@@ -89,6 +117,7 @@ begin
     raise exception 'the schedule is null' using errcode = '22023', hint = 'Name the schedule.';
   end if;
   perform check_name('schedule', set_schedule.name, {schedule_limit});
+  perform check_timing(set_schedule.kind, set_schedule.spec, set_schedule.zone, set_schedule.next_fire);
   perform check_stored_job(set_schedule.queue, set_schedule.group_id, set_schedule.job);
   insert into schedule as s (name, queue, group_id, job, kind, spec, zone, missed, missed_at_most, overlap,
     next_fire)

@@ -11,11 +11,15 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
+use crate::job::error::ScheduleError;
+use crate::metrics::schedules::record_schedule_jobs;
 use crate::store::{Firing, Store, begin_short, gave_up_waiting, in_short_tx};
 
 /// How many schedules are read at once, and how many are fired in one transaction.
 const READ: usize = 1000;
 const FIRED: usize = 100;
+/// How many schedules a line in the log names.
+const NAMED: usize = 10;
 /// How long the first try waits for a lock: all commits that notify wait for each other, and a row
 /// that others fire is locked by them for a while.
 const PATIENT: &str = "set local lock_timeout = '1s'";
@@ -27,9 +31,11 @@ const READS: usize = 20;
 pub(crate) struct Fired {
     /// The number of jobs that were made.
     pub(crate) jobs: u64,
+    /// The schedules that made them, up to ten.
+    names: Vec<String>,
     /// How many schedules are left to the next tick, for they waited for a lock.
     pub(crate) waiting: usize,
-    /// The schedules that the database refused to fire.
+    /// The schedules that cannot be fired: their times cannot be read, or the database refused.
     pub(crate) refused: Vec<(String, sqlx::Error)>,
     /// In what time the next schedule is due.
     pub(crate) next_in: Option<Duration>,
@@ -54,15 +60,24 @@ pub(crate) async fn fire_schedules(
         let due = in_short_tx(conn, read).await?;
         let Some(last) = due.last() else { break };
         let (full, last) = (due.len() == READ, (last.next_fire, last.name.clone()));
-        // A schedule that this version cannot read is left to the one that stored it.
-        let firings = due.into_iter().filter_map(|due| {
-            let (timing, missed) = due.timing?;
-            let times = timing.times(&due.name).ok()?;
+        let mut firings = Vec::new();
+        for due in due {
+            // One of a kind that this version does not know is left to the one that stored it.
+            let Some((timing, missed)) = due.timing else { continue };
+            let times = match timing.times(&due.name) {
+                Ok(times) => times,
+                // A process with the feature `cron` fires it.
+                Err(ScheduleError::NoCron { .. }) => continue,
+                Err(mistake) => {
+                    let mistake = sqlx::Error::Decode(Box::new(mistake));
+                    fired.refused.push((due.name, mistake));
+                    continue;
+                }
+            };
             let plan = times.plan(missed, due.next_fire, due.counts_from, now);
             let (seen, since) = (due.next_fire, due.counts_from);
-            Some(Firing { name: due.name, seen, since, due: plan.due, next: plan.next })
-        });
-        let firings: Vec<Firing> = firings.collect();
+            firings.push(Firing { name: due.name, seen, since, due: plan.due, next: plan.next });
+        }
         for firings in firings.chunks(FIRED) {
             fire(store, conn, firings, true, &mut fired).await?;
         }
@@ -74,6 +89,11 @@ pub(crate) async fn fire_schedules(
     let next = async |conn: &mut PgConnection| store.schedule_due_in(conn, now).await;
     let next_in = in_short_tx(conn, next).await?;
     fired.next_in = next_in.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::ZERO));
+    if fired.jobs > 0 {
+        record_schedule_jobs(fired.jobs);
+        let Fired { jobs, names, .. } = &fired;
+        tracing::info!(jobs, schedules = names.join(", "), "schedules made jobs");
+    }
     Ok(fired)
 }
 
@@ -92,7 +112,12 @@ async fn fire(
     fired: &mut Fired,
 ) -> Result<(), sqlx::Error> {
     match fire_together(store, conn, firings, patient).await? {
-        Ok(jobs) => fired.jobs += jobs,
+        Ok(jobs) => {
+            fired.jobs += jobs;
+            let made = firings.iter().filter(|firing| jobs > 0 && !firing.due.is_empty());
+            let room = NAMED - fired.names.len();
+            fired.names.extend(made.take(room).map(|firing| firing.name.clone()));
+        }
         Err(error) => match firings {
             [_] if gave_up_waiting(&error) => fired.waiting += 1,
             [one] => fired.refused.push((one.name.clone(), error)),

@@ -10,4 +10,5 @@ mod names;
 pub(crate) mod queue;
 pub(crate) mod receives;
 pub(crate) mod rests;
+pub(crate) mod schedules;
 pub(crate) mod slots;

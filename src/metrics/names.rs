@@ -70,6 +70,8 @@ metrics! {
         "Errors that no caller gets, by where they come from.";
     RESTS: Counter n "rests_total",
         "Rests that jobs of this process asked for, and that count, by what rests: group, queue.";
+    SCHEDULE_JOBS: Counter n "schedule_jobs_total",
+        "Jobs that this process made for schedules.";
     RECEIVES: Counter n "receives_total",
         "Receives of this process, by result: jobs, empty.";
 }

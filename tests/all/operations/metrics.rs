@@ -14,7 +14,7 @@ use sqlx::AssertSqlSafe;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    Errors, by_hand, database, ended, enqueue, handler, operator, processor, queue,
+    Errors, by_hand, database, ended, enqueue, eventually, handler, operator, processor, queue,
 };
 
 const EVERY: Duration = Duration::from_secs(15);
@@ -118,6 +118,9 @@ async fn scrape_of_a_process() -> String {
     let running = running.start().await.unwrap();
     let id = enqueue(pool, "measured", "a", 1).await;
     ended(pool, id).await;
+    let soon = "select seriatim.set_schedule('s', 'made', null, '{\"data\": 1}', 'every', '3600', null, now())";
+    by_hand(pool, soon).await;
+    eventually(pool, "select count(*) from seriatim.job where queue = 'made'", 1_i64).await;
     running.shutdown(Duration::from_secs(5)).await;
     let errors = Errors::default();
     let elsewhere = Processor::builder(pool.clone()).client(&Client::new("elsewhere").unwrap());

@@ -206,6 +206,40 @@ async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
     database.remove().await.unwrap();
 }
 
+/// A list of schedules would fail by one whose times cannot be read.
+#[tokio::test]
+async fn times_of_a_schedule_that_cannot_be_read_are_refused() {
+    let database = database().await;
+    let set = |kind: &str, spec: &str, zone: &str, next: &str| {
+        format!(
+            "select seriatim.set_schedule('s', 'q', null, '{{\"data\": 1}}', {kind}, {spec}, {zone}, {next})"
+        )
+    };
+    for (kind, spec, zone) in [
+        ("'every'", "'5 min'", "null"),
+        ("'every'", "'0'", "null"),
+        ("'every'", "'31622401'", "null"),
+        ("'every'", "'300'", "'UTC'"),
+        ("'every'", "null", "null"),
+        ("'once_at'", "'tomorrow'", "null"),
+        ("'cron'", "'0 3 * *'", "'UTC'"),
+        ("'cron'", "'0 3 * * *'", "null"),
+        ("'cron'", "'0 3 * * *'", "'Mars X'"),
+        ("'daily'", "'3'", "null"),
+        ("null", "'3'", "null"),
+    ] {
+        let words = "the times of the schedule cannot be read";
+        refused(database.pool(), &set(kind, spec, zone, "now()"), "22023", words).await;
+    }
+    let never = set("'every'", "'300'", "null", "null");
+    refused(database.pool(), &never, "22023", "cannot be read").await;
+    by_hand(database.pool(), set("'every'", "'300'", "null", "now()")).await;
+    by_hand(database.pool(), set("'once_at'", "'2026-12-01T03:00:00Z'", "null", "null")).await;
+    by_hand(database.pool(), set("'cron'", "'@daily'", "'Etc/GMT+5'", "now()")).await;
+    let schedules = Client::default().schedules(database.pool(), None).await.unwrap();
+    assert_eq!(schedules.len(), 1);
+}
+
 #[tokio::test]
 async fn a_negative_number_of_jobs_is_refused() {
     let database = database().await;

@@ -98,6 +98,9 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("ended", time(job.finished_at)),
         ("lease", job.lease.map(in_words)),
         ("dedup id", job.dedup_id.clone()),
+        // Headers are read with the data.
+        ("scheduled", time(job.scheduled_for())),
+        ("ends batch", job.ended_batch().map(|batch| batch.to_string())),
     ];
     if let Some(error) = &job.error {
         let chain = iter::once(&error.message).chain(&error.chain);

@@ -33,9 +33,14 @@ impl JobHandler for Import {
     type Output = u32;
     type Error = JobError;
 
-    async fn handle(&self, _: &mut ActiveJob, account: u32) -> Result<u32, JobError> {
-        sleep(DOCUMENT).await;
-        Ok(account * 3)
+    async fn handle(&self, job: &mut ActiveJob, account: u32) -> Result<u32, JobError> {
+        let pages = account * 3;
+        for page in 0..pages {
+            let percent = u8::try_from(page * 100 / pages).unwrap_or(99);
+            job.progress(percent, &format!("page {} of {pages}", page + 1))?;
+            sleep(DOCUMENT / pages).await;
+        }
+        Ok(pages)
     }
 }
 

@@ -544,3 +544,29 @@ async fn a_trace_of_the_request_is_that_of_its_messages() {
     assert!(traces.into_iter().eq(&expected), "{seen:?}");
     sqs.end().await;
 }
+
+/// Settings that SQS has not hold for its clients too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_holds_for_receives_and_a_pause_keeps_messages() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q.fifo").await;
+    let pool = sqs.database.pool();
+    for group in ["a", "b", "c"] {
+        let sent = json!({
+            "QueueUrl": url, "MessageBody": group, "MessageGroupId": group,
+            "MessageDeduplicationId": group,
+        });
+        sqs.call("SendMessage", sent).await;
+    }
+    let paused = "select seriatim.pause('q.fifo', 'a', 'a test')";
+    sqlx::raw_sql(paused).execute(pool).await.unwrap();
+    let rate = r#"select seriatim.configure_queue('q.fifo', '{"rate": 1, "rate_per": "1 h"}')"#;
+    sqlx::raw_sql(rate).execute(pool).await.unwrap();
+    let asked = || json!({"MaxNumberOfMessages": 10});
+    assert_eq!(bodies(&sqs.receive_with(&url, asked()).await), ["b"], "one start an hour");
+    assert_eq!(bodies(&sqs.receive_with(&url, asked()).await), [""; 0]);
+    let rate = r#"select seriatim.configure_queue('q.fifo', '{"rate": null}')"#;
+    sqlx::raw_sql(rate).execute(pool).await.unwrap();
+    assert_eq!(bodies(&sqs.receive_with(&url, asked()).await), ["c"], "a is paused");
+    sqs.end().await;
+}

@@ -61,6 +61,7 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         Action::PauseSchedule { schedule } => schedule::pause(change, schedule).await,
         Action::ResumeSchedule { schedule } => schedule::resume(change, schedule).await,
         Action::FireSchedule { schedule } => schedule::fire(change, schedule).await,
+        Action::RemoveSchedule { schedule } => schedule::remove(change, schedule).await,
         Action::AbandonBatch { batch } => batch::abandon(change, *batch).await,
     }
 }

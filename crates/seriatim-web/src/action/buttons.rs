@@ -284,6 +284,7 @@ impl<'a> Buttons<'a> {
         } else {
             Action::PauseSchedule { schedule: name() }
         });
+        self.add(&Action::RemoveSchedule { schedule: name() });
         self
     }
 

@@ -123,6 +123,9 @@ pub(crate) enum Action {
     FireSchedule {
         schedule: String,
     },
+    RemoveSchedule {
+        schedule: String,
+    },
     /// Gives a batch up.
     AbandonBatch {
         batch: i64,
@@ -156,6 +159,7 @@ impl Action {
             | Self::PauseSchedule { .. }
             | Self::ResumeSchedule { .. }
             | Self::FireSchedule { .. }
+            | Self::RemoveSchedule { .. }
             | Self::AbandonBatch { .. } => Access::Operator,
         }
     }
@@ -186,6 +190,7 @@ impl Action {
             Self::StartMoveTask(_) => "Start move task",
             Self::CancelMoveTask { .. } => "Cancel move task",
             Self::ReleaseNode { .. } => "Release",
+            Self::RemoveSchedule { .. } => "Remove",
             Self::AbandonBatch { .. } => "Abandon",
         }
     }

@@ -1,4 +1,4 @@
-//! Schedules: paused, resumed and fired by hand.
+//! Schedules: paused, resumed, fired by hand and removed.
 
 use seriatim::admin;
 
@@ -31,4 +31,10 @@ pub(crate) async fn fire(change: &Change<'_>, schedule: &str) -> Result<Effect, 
     let job = (!change.dry_run).then_some(job);
     let fired = Effect::worded(&admin::Effect::ScheduleFired { schedule, job });
     change.end(tx, Effect { jobs: Some(1), ..fired }).await
+}
+
+pub(crate) async fn remove(change: &Change<'_>, schedule: &str) -> Result<Effect, WebError> {
+    let mut tx = change.begin().await?;
+    change.operator.remove_schedule(&mut *tx, schedule).await?;
+    change.end(tx, Effect::worded(&admin::Effect::ScheduleRemoved { schedule })).await
 }

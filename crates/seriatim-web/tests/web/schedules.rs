@@ -71,10 +71,18 @@ async fn a_schedule_is_listed_paused_taken_back_and_fired() {
     for action in ["pause_schedule", "fire_schedule"] {
         assert_eq!(act(page, ANN, action, &unknown).await.status, 404, "{action}");
     }
+    let removed = act(page, ANN, "remove_schedule", &dry).await;
+    assert_eq!(removed.status, 200, "{}", removed.body);
+    let list = async || get(page, "/api/v1/schedules", VIC).await.json().as_array().unwrap().len();
+    let before = list().await;
+    assert_eq!(act(page, ANN, "remove_schedule", &real).await.status, 200);
+    assert_eq!(list().await, before - 1);
+    assert_eq!(act(page, ANN, "remove_schedule", &real).await.status, 404);
     let log = get(page, "/api/v1/operations", ANN).await.json();
     let actions: Vec<&str> =
         log.as_array().unwrap().iter().map(|one| one["action"].as_str().unwrap()).collect();
-    assert_eq!(actions[..3], ["resume_schedule", "pause_schedule", "fire_schedule"]);
+    let expected = ["remove_schedule", "resume_schedule", "pause_schedule", "fire_schedule"];
+    assert_eq!(actions[..4], expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
