@@ -9,12 +9,13 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::{Value, json};
 use seriatim::admin::QueueSettings;
 use seriatim::receive::Receive;
-use seriatim::{Client, JobError, NewJob, Processor};
+use seriatim::testing::Jobs;
+use seriatim::{Client, JobError, NewJob, Processor, Schedule};
 use sqlx::AssertSqlSafe;
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    Errors, by_hand, database, ended, enqueue, eventually, handler, operator, processor, queue,
+    Errors, by_hand, database, ended, enqueue, handler, operator, processor, queue,
 };
 
 const EVERY: Duration = Duration::from_secs(15);
@@ -118,9 +119,11 @@ async fn scrape_of_a_process() -> String {
     let running = running.start().await.unwrap();
     let id = enqueue(pool, "measured", "a", 1).await;
     ended(pool, id).await;
-    let soon = "select seriatim.set_schedule('s', 'made', null, '{\"data\": 1}', 'every', '3600', null, now())";
-    by_hand(pool, soon).await;
-    eventually(pool, "select count(*) from seriatim.job where queue = 'made'", 1_i64).await;
+    let hourly = Schedule::every("hourly", Duration::from_hours(1)).job(NewJob::new("made", &1));
+    let mut conn = pool.acquire().await.unwrap();
+    let next = operator().set_schedule(&mut conn, hourly).await.unwrap().unwrap();
+    let made = Jobs::new(pool).fire_schedules(next + Duration::from_hours(1)).await.unwrap();
+    assert_eq!(made, 1);
     running.shutdown(Duration::from_secs(5)).await;
     let errors = Errors::default();
     let elsewhere = Processor::builder(pool.clone()).client(&Client::new("elsewhere").unwrap());
