@@ -1,11 +1,11 @@
 -- Returns the time until which this server has what was written: now, or on a standby the time of
--- the last transaction that it has replayed, unless nothing is left to replay.
-create or replace function written_until() returns timestamptz
-language sql stable set search_path from current as $$
+-- the last transaction that it has replayed (1970: none), unless nothing is left to replay.
+create or replace function {schema}.written_until() returns timestamptz
+language sql stable as $$
   select case when not pg_catalog.pg_is_in_recovery()
       or pg_catalog.pg_last_wal_receive_lsn() = pg_catalog.pg_last_wal_replay_lsn()
         and exists (select from pg_catalog.pg_stat_wal_receiver)
-    then clock_timestamp() else coalesce(pg_catalog.pg_last_xact_replay_timestamp(), '-infinity') end
+    then clock_timestamp() else coalesce(pg_catalog.pg_last_xact_replay_timestamp(), 'epoch') end
 $$;
 
 -- The processors, and whether each lives: its presence lock is held, or, of one that shows none, it

@@ -1,6 +1,7 @@
 //! Explain: why a job or a group is where it is, and which worker and session have it.
 
-use sqlx::PgPool;
+use chrono::{DateTime, Utc};
+use sqlx::{PgExecutor, PgPool};
 
 use crate::client::client::Client;
 use crate::job::explanation::{GroupExplanation, JobExplanation};
@@ -35,6 +36,15 @@ impl Client {
     ) -> Result<GroupExplanation, sqlx::Error> {
         let facts = self.facts(pool, Subject::Group(queue, group)).await?;
         facts.and_then(Facts::explain_group).ok_or_else(no_answer)
+    }
+
+    /// Returns the time until which the server has what the primary wrote, if it is a standby; 1970
+    /// if it has replayed nothing yet. `None`: it is the primary. Locks nothing.
+    pub async fn standby_at(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+        self.store.standby_at(executor).await
     }
 
     async fn facts(

@@ -112,11 +112,13 @@ async fn fire(
     fired: &mut Fired,
 ) -> Result<(), sqlx::Error> {
     match fire_together(store, conn, firings, patient).await? {
-        Ok(jobs) => {
-            fired.jobs += jobs;
-            let made = firings.iter().filter(|firing| jobs > 0 && !firing.due.is_empty());
-            let room = NAMED - fired.names.len();
-            fired.names.extend(made.take(room).map(|firing| firing.name.clone()));
+        Ok(made) => {
+            for (schedule, jobs) in made.into_iter().filter(|(_, jobs)| *jobs > 0) {
+                fired.jobs += jobs;
+                if fired.names.len() < NAMED {
+                    fired.names.push(schedule);
+                }
+            }
         }
         Err(error) => match firings {
             [_] if gave_up_waiting(&error) => fired.waiting += 1,
@@ -131,24 +133,24 @@ async fn fire(
     Ok(())
 }
 
-/// Returns how many jobs were made, or why the database refused: then nothing was done, and the
+/// Returns how many jobs each has made, or why the database refused: then nothing was done, and the
 /// connection is as it was.
 async fn fire_together(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
     patient: bool,
-) -> Result<Result<u64, sqlx::Error>, sqlx::Error> {
+) -> Result<Result<Vec<(String, u64)>, sqlx::Error>, sqlx::Error> {
     begin_short(conn).await?;
     let fired = async {
         if patient {
             sqlx::raw_sql(PATIENT).execute(&mut *conn).await?;
         }
-        let jobs = store.fire_due(&mut *conn, firings).await?;
-        PgTransactionManager::commit(conn).await.map(|()| jobs)
+        let made = store.fire_due(&mut *conn, firings).await?;
+        PgTransactionManager::commit(conn).await.map(|()| made)
     };
     match fired.await {
-        Ok(jobs) => Ok(Ok(jobs)),
+        Ok(made) => Ok(Ok(made)),
         Err(error) if is_of_statement(&error) => {
             PgTransactionManager::rollback(conn).await?;
             Ok(Err(error))

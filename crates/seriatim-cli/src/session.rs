@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::text::in_words;
+use crate::output::text::clock;
 use crate::output::{Form, remark};
 
 /// How long a connection may take.
@@ -109,22 +109,10 @@ impl Session {
         if self.source == Source::Primary {
             return Ok(());
         }
-        let mut tx = self.read().await?;
-        let replayed: Option<f64> = sqlx::query_scalar(
-            "select extract(epoch from clock_timestamp() - pg_catalog.pg_last_xact_replay_timestamp())::float8 \
-             where pg_catalog.pg_is_in_recovery()",
-        )
-        .persistent(false)
-        .fetch_optional(&mut *tx)
-        .await?
-        .flatten();
-        let age = replayed.map_or_else(
-            || String::from("the server of --read-from is no standby"),
-            |age| {
-                let age = in_words(Duration::try_from_secs_f64(age).unwrap_or_default());
-                format!("read from a standby, whose last change was {age} ago")
-            },
-        );
+        let age = match self.client.standby_at(&mut *self.read().await?).await? {
+            Some(at) => format!("read from a standby, as of {}", clock(at)),
+            None => String::from("the server of --read-from is no standby"),
+        };
         remark(self.form, &age);
         Ok(())
     }

@@ -75,8 +75,8 @@ struct Unsigned {
 }
 
 impl RefusalLog {
-    /// Writes the line of a request that was refused. A missing right, a wrong signature and a
-    /// failure need somebody; the answer tells a program of its own mistake.
+    /// Writes the line of a request that was refused: a warning for a missing right, a wrong
+    /// signature and a failure. Any other mistake is the program's own, which has the answer.
     pub(crate) fn write(&self, record: &Record, error: &SqsError) {
         macro_rules! write_at {
             ($level:ident) => {

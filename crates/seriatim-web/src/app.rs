@@ -106,15 +106,6 @@ impl App {
         cell.get_or_try_init(make).await.map(Arc::clone)
     }
 
-    /// Returns how many milliseconds ago the last change was that the server of the reads has
-    /// replayed, if that is a standby.
-    pub(crate) async fn standby_age_ms(&self) -> Result<Option<i64>, sqlx::Error> {
-        let age = "select coalesce(extract(epoch from clock_timestamp() \
-                   - pg_catalog.pg_last_xact_replay_timestamp()) * 1000, 0)::int8 \
-                   where pg_catalog.pg_is_in_recovery()";
-        sqlx::query_scalar(age).fetch_optional(&self.reads).await
-    }
-
     /// Forgets what was read and rendered, as something was changed.
     pub(crate) async fn forget(&self) {
         *self.queues.lock().await = None;

@@ -40,7 +40,7 @@ statements! {
     );
     /// Each is fired if it still is as it was read.
     FIRE_DUE = |names| names.sql(
-        "select coalesce(sum({fire_due}(f.name, f.seen, f.since, f.due, f.next)), 0)::bigint
+        "select f.name, coalesce({fire_due}(f.name, f.seen, f.since, f.due, f.next), 0)
         from jsonb_to_recordset($1::jsonb)
           as f (name text, seen timestamptz, since timestamptz, due timestamptz[], next timestamptz)",
     );
@@ -186,16 +186,18 @@ impl Store {
         row.map(|row| row.try_get(0)).transpose()
     }
 
-    /// Fires the schedules that still are as they were read. Returns how many jobs that made.
+    /// Fires the schedules that still are as they were read. Returns how many jobs each has made.
     ///
     /// Locks their rows, and skips those that another process is firing.
     pub(crate) async fn fire_due(
         &self,
         executor: impl PgExecutor<'_>,
         firings: &[Firing],
-    ) -> Result<u64, sqlx::Error> {
-        let row = self.query(&FIRE_DUE).bind(Json(firings)).fetch_one(executor).await?;
-        row.try_get::<i64, _>(0).map(i64::unsigned_abs)
+    ) -> Result<Vec<(String, u64)>, sqlx::Error> {
+        let rows = self.query(&FIRE_DUE).bind(Json(firings)).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get(0)?, row.try_get::<i64, _>(1)?.unsigned_abs())))
+            .collect()
     }
 }
 

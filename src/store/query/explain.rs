@@ -1,8 +1,9 @@
 //! Explain: what there is to know about a job and its group, by plain reads. Locks nothing. The
 //! functions of `sql/functions/explain.sql` read it and decide the reason.
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{ProcessorInfo, SessionInfo};
@@ -14,6 +15,7 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
+    STANDBY_AT = |names| names.sql("select {written_until}() where pg_catalog.pg_is_in_recovery()");
     EXPLAIN = |names| names.sql(
         "select e.*, case when pg_catalog.pg_is_in_recovery() then {written_until}() end as written_until
         from {explain}($1) e",
@@ -32,6 +34,15 @@ pub(crate) enum Subject<'a> {
 }
 
 impl Store {
+    /// Returns until when the server has what was written, if it is a standby.
+    pub(crate) async fn standby_at(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+        let row = self.query(&STANDBY_AT).fetch_optional(executor).await?;
+        row.map(|row| row.try_get(0)).transpose()
+    }
+
     /// Returns what there is to know; `None` if there is no such job.
     pub(crate) async fn facts(
         &self,

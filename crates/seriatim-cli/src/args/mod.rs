@@ -342,9 +342,7 @@ impl Command {
             | Self::Extend { .. } => true,
         }
     }
-}
 
-impl Command {
     /// Returns whether a standby can answer the command. The doctor looks at locks and sessions,
     /// and keys are few.
     pub(crate) fn may_read_a_standby(&self) -> bool {

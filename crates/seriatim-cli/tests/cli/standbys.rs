@@ -66,7 +66,7 @@ async fn commands_and_the_page_read_on_a_standby_and_say_how_old_it_is() {
     ] {
         let read = ends(arguments).await;
         assert_eq!(read.code, DONE, "{arguments:?}: {}", read.err);
-        assert!(read.err.contains("read from a standby, whose last change was "), "{}", read.err);
+        assert!(read.err.contains("read from a standby, as of "), "{}", read.err);
     }
     let explained = ends(&["explain", &id]).await;
     assert!(explained.out.contains("This is read from a standby, as of "), "{}", explained.out);
@@ -94,7 +94,7 @@ async fn commands_and_the_page_read_on_a_standby_and_say_how_old_it_is() {
         let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
         let url = serde_json::from_str::<Value>(&line).unwrap()["url"].as_str().unwrap().to_owned();
         let page = get(&format!("{url}lane?queue=q&group=g"), "").await;
-        assert!(page.contains("Read from a standby, whose last change was "), "{page}");
+        assert!(page.contains("Read from a standby, as of "), "{page}");
         assert_eq!(page.contains("data-action"), shows_a_button, "{page}");
         serve.kill().await.unwrap();
     }

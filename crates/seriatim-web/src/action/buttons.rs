@@ -63,6 +63,7 @@ fn is_grave(action: &Action) -> bool {
             | Action::DiscardParked { .. }
             | Action::DiscardJobs { .. }
             | Action::DiscardMatching { .. }
+            | Action::RemoveSchedule { .. }
     )
 }
 

@@ -8,11 +8,12 @@ use axum::extract::{Extension, FromRequestParts, OriginalUri, Query};
 use axum::http::Uri;
 use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse, Response};
+use chrono::{DateTime, Utc};
 
 use crate::action::Buttons;
 use crate::assets;
 use crate::config::Identity;
-use crate::data::{Shared, span};
+use crate::data::Shared;
 use crate::error::{PageError, WebError};
 use crate::pages::url::field;
 
@@ -83,8 +84,8 @@ impl Visit {
         let access = self.identity.access;
         let render = async || {
             let (title, main) = render().await?;
-            let age = self.app.standby_age_ms().await?.map(of_a_standby);
-            Ok((title, age.unwrap_or_default() + &main))
+            let standby = self.app.client.standby_at(&self.app.reads).await?.map(of_a_standby);
+            Ok((title, standby.unwrap_or_default() + &main))
         };
         let rendered = self.app.rendered(self.uri.to_string(), access, render).await?;
         let layout = Layout {
@@ -103,10 +104,10 @@ impl Visit {
 }
 
 /// Returns the line above a page that was read from a standby.
-fn of_a_standby(age_ms: i64) -> String {
-    let age = span(age_ms);
+fn of_a_standby(at: DateTime<Utc>) -> String {
+    let at = at.format("%Y-%m-%d %H:%M:%S UTC");
     format!(
-        "<p class=\"standby\">Read from a standby, whose last change was {age} ago. Sessions of the \
-         primary are not seen here.</p>\n"
+        "<p class=\"standby\">Read from a standby, as of {at}. Sessions of the primary are not seen \
+         here.</p>\n"
     )
 }

@@ -62,6 +62,7 @@ async fn produce(pool: PgPool, stop: Arc<AtomicBool>) -> Vec<i64> {
         if let Ok(enqueued) = seriatim::enqueue(&pool, job).await {
             acknowledged.push(enqueued.id());
         }
+        // The producer's pace.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     acknowledged
