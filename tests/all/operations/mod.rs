@@ -6,6 +6,7 @@
 mod aborting;
 mod acting;
 mod behind_a_pooler;
+mod carried_over;
 mod error_texts;
 mod explaining;
 mod hosts;

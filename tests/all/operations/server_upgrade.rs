@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::json;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Client, Hold, NewJob, Processor, RetryPolicy};
+use seriatim::{Client, Hold, NewJob, Processor};
 use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
+use super::carried_over::CarriedOver;
 use crate::support::standby::{free_port, serve};
-use crate::support::{
-    Log, by_hand, drained, eventually, handler_with, jobs_where, queue, started, value,
-};
+use crate::support::{by_hand, eventually, started, value};
 
 /// A newer PostgreSQL, as `.ci/run` installs it.
 const INSTALLED: &str = "target/python/postgresql";
@@ -89,19 +87,9 @@ async fn a_server_that_pg_upgrade_has_made_goes_on() {
     }
     let database = TestDatabase::create_on(&server).await.unwrap();
     let old = database.pool();
-    let jobs = (0..500).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 10)));
-    Client::default().enqueue_many(old, jobs).await.unwrap();
-    let log = Log::default();
-    let handler = || {
-        handler_with(log.clone(), async |log, job, data| {
-            log.add(format!("{} {data}", job.group().unwrap()));
-            Ok(json!(null))
-        })
-    };
-    let options = || queue("q").retry(RetryPolicy::new(5)).time_slice(Duration::ZERO);
-    let running = started(Processor::builder(old.clone()).queue(options(), handler())).await;
-    log.wait_for(100).await;
-    running.shutdown(Duration::from_secs(5)).await;
+    let jobs = CarriedOver::default();
+    jobs.enqueue(old).await;
+    jobs.begin(old).await;
     // A claim, a flag, a deduplication id, a halt and a pause.
     let receipt: String =
         value(old, "select receipt from seriatim.receive('q', 1, interval '1 h')").await;
@@ -143,19 +131,12 @@ async fn a_server_that_pg_upgrade_has_made_goes_on() {
     let invalid = "select count(*) from pg_index where not indisvalid";
     eventually(&new, invalid, 0_i64).await;
     for hold in [Hold::Lease(Duration::from_secs(5)), Hold::Transaction] {
-        let held = options().hold(hold);
-        let running = started(Processor::builder(new.clone()).queue(held, handler())).await;
-        drained(&new, "q").await;
+        let held = CarriedOver::options().hold(hold);
+        let builder = Processor::builder(new.clone()).queue(held, jobs.handler());
+        let running = started(builder).await;
+        jobs.end_in_order(&new).await;
         running.shutdown(Duration::from_secs(5)).await;
         seriatim::enqueue(&new, NewJob::new("q", &501).group("g0")).await.unwrap();
-    }
-    assert_eq!(jobs_where(&new, "queue = 'q' and attempts > 1").await, 0);
-    let entries = log.entries();
-    for group in 0..10 {
-        let prefix = format!("g{group} ");
-        let ran: Vec<u32> =
-            entries.iter().filter_map(|entry| entry.strip_prefix(&prefix)?.parse().ok()).collect();
-        assert!(ran.is_sorted_by(|before, after| before < after), "{group}: {ran:?}");
     }
     new.close().await;
     drop(process);

@@ -3,16 +3,14 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::json;
 use seriatim::testing::{Server, TestDatabase};
-use seriatim::{Client, Hold, NewJob, Processor, RetryPolicy};
+use seriatim::{Hold, NewJob, Processor};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
 
-use crate::support::{
-    Log, by_hand, drained, enqueue, eventually, handler_with, jobs_where, queue, started, value,
-};
+use super::carried_over::CarriedOver;
+use crate::support::{by_hand, enqueue, eventually, started, value};
 
 /// Copies all but the rows; or why that cannot be done.
 async fn copy_schemas(server: &Server, from: &str, to: &PgPool) -> Result<(), String> {
@@ -56,25 +54,15 @@ async fn a_new_server_that_replication_has_filled_goes_on() {
         return;
     }
     // Work goes on while rows are copied.
-    let jobs = (0..500).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 10)));
-    Client::default().enqueue_many(old, jobs).await.unwrap();
+    let jobs = CarriedOver::default();
+    jobs.enqueue(old).await;
     by_hand(old, "create publication moving for all tables").await;
     let options: PgConnectOptions = database.url().parse().unwrap();
     let (port, name) = (options.get_port(), options.get_database().unwrap());
     let from = format!("host=127.0.0.1 port={port} user=postgres dbname={name}");
     by_hand(&new, format!("create subscription moving connection '{from}' publication moving"))
         .await;
-    let log = Log::default();
-    let run = || {
-        handler_with(log.clone(), async |log, job, data| {
-            log.add(format!("{} {data}", job.group().unwrap()));
-            Ok(json!(null))
-        })
-    };
-    let options = || queue("q").retry(RetryPolicy::new(5)).time_slice(Duration::ZERO);
-    let running = started(Processor::builder(old.clone()).queue(options(), run())).await;
-    log.wait_for(100).await;
-    running.shutdown(Duration::from_secs(5)).await;
+    jobs.begin(old).await;
     // A claim, a deduplication id, and an id that is given and not there.
     let receive = "select receipt from seriatim.receive('q', 1, interval '1 h')";
     let receipt: String = value(old, receive).await;
@@ -100,8 +88,9 @@ async fn a_new_server_that_replication_has_filled_goes_on() {
     let fresh = enqueue(&new, "q", "g0", 500).await;
     assert!(fresh >= next && fresh < next + 10, "{fresh}");
 
-    let held = options().hold(Hold::Lease(Duration::from_secs(5)));
-    let running = started(Processor::builder(new.clone()).node("new").queue(held, run())).await;
+    let held = CarriedOver::options().hold(Hold::Lease(Duration::from_secs(5)));
+    let builder = Processor::builder(new.clone()).node("new").queue(held, jobs.handler());
+    let running = started(builder).await;
     let present =
         "select count(*) from seriatim.processor where node = 'new' and presence_key is not null";
     eventually(&new, present, 1_i64).await;
@@ -109,14 +98,6 @@ async fn a_new_server_that_replication_has_filled_goes_on() {
     assert!(late.contains("node 'new' runs here already"), "{late}");
     let acked: String = value(&new, format!("select seriatim.ack('{receipt}')")).await;
     assert_eq!(acked, "done", "the claim was carried over");
-    drained(&new, "q").await;
+    jobs.end_in_order(&new).await;
     running.shutdown(Duration::from_secs(5)).await;
-    assert_eq!(jobs_where(&new, "queue = 'q' and attempts > 1").await, 0);
-    let entries = log.entries();
-    for group in 0..10 {
-        let prefix = format!("g{group} ");
-        let ran: Vec<u32> =
-            entries.iter().filter_map(|entry| entry.strip_prefix(&prefix)?.parse().ok()).collect();
-        assert!(ran.is_sorted_by(|before, after| before < after), "{group}: {ran:?}");
-    }
 }

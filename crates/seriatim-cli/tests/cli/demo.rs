@@ -1,24 +1,16 @@
 //! `seriatim demo`.
 
-use std::process::Stdio;
-
-use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::support::{DONE, ERROR, NOTHING, PATIENCE, get, ran};
+use crate::support::{DONE, ERROR, NOTHING, PATIENCE, Served, get, ran};
 
 /// The closing scenario: the five faults of the demo, found and mended by commands alone.
 #[tokio::test]
 async fn the_faults_of_the_demo_are_mended_by_commands() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut demo = demo.spawn().unwrap();
-    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&first).unwrap();
-    let url = told["database_url"].as_str().unwrap().to_owned();
+    let demo = Served::start(demo.args(["demo", "--json"])).await;
+    let url = demo.text("database_url").to_owned();
     let shop = async |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
         let ran = ran(command.args(args).env("DATABASE_URL", &url).output().await.unwrap());
@@ -77,21 +69,15 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     sqlx::raw_sql(sqlx::AssertSqlSafe(end)).execute(&pool).await.unwrap();
     says(&lane, NOTHING, "has no unfinished job").await;
     pool.close().await;
-    let pid = demo.id().unwrap().to_string();
-    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
-    timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+    demo.interrupt().await;
 }
 
 #[tokio::test]
 async fn the_demo_tells_its_address_and_leaves_nothing() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    demo.args(["demo", "--json"]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut demo = demo.spawn().unwrap();
-    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&line).unwrap();
-    let url = told["database_url"].as_str().unwrap().to_owned();
-    let page = get(told["page"].as_str().unwrap(), "").await;
+    let demo = Served::start(demo.args(["demo", "--json"])).await;
+    let url = demo.text("database_url").to_owned();
+    let page = get(demo.text("page"), "").await;
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     let shop = async |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
@@ -103,15 +89,11 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
     }
     assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
     // Metrics of the fleet, and of the demo's own workers.
-    let scrape = get(&format!("{}metrics", told["page"].as_str().unwrap()), "").await;
+    let scrape = get(&format!("{}metrics", demo.text("page")), "").await;
     for metric in ["seriatim_queue_jobs{", "seriatim_slot_wait_seconds_bucket{"] {
         assert!(scrape.contains(metric), "{scrape}");
     }
-    let pid = demo.id().unwrap().to_string();
-    let interrupted = Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
-    assert!(interrupted.success());
-    let ended = timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
-    assert!(ended.success(), "{ended}");
+    demo.interrupt().await;
     assert_eq!(shop(&["queues"]).await.code, ERROR, "its server still runs");
 }
 
@@ -120,18 +102,12 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
 async fn the_page_of_the_demo_listens_where_it_is_told_to_behind_a_password() {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     demo.args(["demo", "--json", "--listen", "0.0.0.0:0"]).env("SERIATIM_SECRET", "sesame");
-    demo.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut demo = demo.spawn().unwrap();
-    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&line).unwrap();
-    let page = told["page"].as_str().unwrap();
-    assert!(page.starts_with("http://0.0.0.0:"), "{told}");
-    assert!(told["generated_secret"].is_null(), "{told}");
+    let demo = Served::start(&mut demo).await;
+    let page = demo.text("page");
+    assert!(page.starts_with("http://0.0.0.0:"), "{}", demo.told);
+    assert!(demo.told["generated_secret"].is_null(), "{}", demo.told);
     assert!(get(page, "").await.starts_with("HTTP/1.1 401"));
     let seen = get(page, "Authorization: Basic b3BlcmF0b3I6c2VzYW1l\r\n").await;
     assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
-    let pid = demo.id().unwrap().to_string();
-    Command::new("kill").args(["-INT", &pid]).status().await.unwrap();
-    timeout(PATIENCE, demo.wait()).await.unwrap().unwrap();
+    demo.interrupt().await;
 }

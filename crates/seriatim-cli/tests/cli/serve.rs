@@ -3,30 +3,24 @@
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use tokio::time::timeout;
 
-use crate::support::{Cli, DONE, NOTHING, PATIENCE, REFUSED, USAGE, get};
+use crate::support::{Cli, DONE, NOTHING, REFUSED, Served, USAGE, get};
 
 #[tokio::test]
 async fn the_page_is_served_to_those_who_prove_who_they_are() {
     let cli = Cli::new().await;
     cli.enqueue("ann").await;
     let mut serve = cli.command(&["serve", "--listen", "127.0.0.1:0", "--json"]);
-    serve.env("SERIATIM_SECRET", "secret").stdout(Stdio::piped());
-    let mut serve = serve.spawn().unwrap();
-    let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&line).unwrap();
-    assert_eq!(told["generated_secret"], Value::Null);
-    let address = told["url"].as_str().unwrap();
+    let mut serve = Served::start(serve.env("SERIATIM_SECRET", "secret")).await;
+    assert_eq!(serve.told["generated_secret"], Value::Null);
+    let address = serve.text("url");
     let closed = get(address, "").await;
     assert!(closed.starts_with("HTTP/1.1 401"), "{closed}");
     // operator:secret
     let page = get(address, "Authorization: Basic b3BlcmF0b3I6c2VjcmV0\r\n").await;
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("orders"), "{page}");
-    serve.kill().await.unwrap();
+    serve.child.kill().await.unwrap();
 
     let open = ["serve", "--listen", "0.0.0.0:0", "--auth", "none"];
     cli.ends(USAGE, &open).await;
@@ -37,18 +31,11 @@ async fn the_page_is_served_to_those_who_prove_who_they_are() {
 async fn sqs_is_served_on_a_private_server() {
     let mut sqs = Command::new(env!("CARGO_BIN_EXE_seriatim"));
     sqs.args(["serve", "sqs", "--embedded", "--listen", "127.0.0.1:0", "--json"]);
-    sqs.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut sqs = sqs.spawn().unwrap();
-    let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
-    let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let told = serde_json::from_str::<Value>(&line).unwrap();
-    let endpoint = told["endpoint"].as_str().unwrap();
+    let sqs = Served::start(&mut sqs).await;
+    let endpoint = sqs.text("endpoint");
     let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
     assert!(made.contains("<QueueUrl>http://localhost"), "{made}");
-    let pid = sqs.id().unwrap().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
-    let ended = timeout(PATIENCE, sqs.wait()).await.unwrap().unwrap();
-    assert!(ended.success(), "{ended}");
+    sqs.interrupt().await;
 }
 
 /// Clients in containers reach no loopback address: they have a key, or anyone is answered.
@@ -66,12 +53,8 @@ async fn sqs_is_served_to_other_machines() {
         } else {
             sqs.arg("--anyone")
         };
-        sqs.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut sqs = sqs.spawn().unwrap();
-        let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-        let told = serde_json::from_str::<Value>(&line).unwrap();
-        let endpoint = told["endpoint"].as_str().unwrap();
+        let sqs = Served::start(&mut sqs).await;
+        let endpoint = sqs.text("endpoint");
         let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
         let code = if is_signed { "MissingAuthenticationToken" } else { "ok" };
         assert_eq!(made.contains(code), is_signed, "{made}");
@@ -79,9 +62,7 @@ async fn sqs_is_served_to_other_machines() {
         let count = format!("code=\"{code}\"}} 1");
         assert!(metrics.contains("seriatim_sqs_requests_total{"), "{metrics}");
         assert!(metrics.contains(&count), "{metrics}");
-        let pid = sqs.id().unwrap().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
-        assert!(timeout(PATIENCE, sqs.wait()).await.unwrap().unwrap().success());
+        sqs.interrupt().await;
     }
     cli.remove().await;
 }
@@ -94,12 +75,8 @@ async fn requests_of_sqs_clients_that_are_refused_are_in_the_log() {
     let key = made["access_key"].as_str().unwrap();
     for (level, is_told) in [("", false), ("info", true)] {
         let mut sqs = cli.command(&["serve", "sqs", "--listen", "127.0.0.1:0", "--json"]);
-        sqs.env("RUST_LOG", level).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut sqs = sqs.spawn().unwrap();
-        let mut lines = BufReader::new(sqs.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-        let told = serde_json::from_str::<Value>(&line).unwrap();
-        let endpoint = told["endpoint"].as_str().unwrap();
+        let mut sqs = Served::start(sqs.env("RUST_LOG", level).stderr(Stdio::piped())).await;
+        let endpoint = sqs.text("endpoint");
         let healthy = get(&format!("{endpoint}health"), "").await;
         assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
         let now = chrono::Utc::now().format("%Y%m%dT%H%M%SZ").to_string();
@@ -112,8 +89,8 @@ async fn requests_of_sqs_clients_that_are_refused_are_in_the_log() {
         assert!(refused.contains("SignatureDoesNotMatch"), "{refused}");
         let refused = get(&format!("{endpoint}?Action=ListQueues"), "Authorization: odd\r\n").await;
         assert!(refused.contains("IncompleteSignature"), "{refused}");
-        sqs.start_kill().unwrap();
-        let log = String::from_utf8(sqs.wait_with_output().await.unwrap().stderr).unwrap();
+        sqs.child.start_kill().unwrap();
+        let log = String::from_utf8(sqs.child.wait_with_output().await.unwrap().stderr).unwrap();
         let line = log.lines().find(|line| line.contains("SignatureDoesNotMatch")).unwrap();
         assert!(line.contains("WARN") && line.contains(key), "{line}");
         assert_eq!(log.contains("IncompleteSignature"), is_told, "{log}");

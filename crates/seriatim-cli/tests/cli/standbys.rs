@@ -7,14 +7,12 @@ mod standby;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use seriatim::NewJob;
 use sqlx::{AssertSqlSafe, PgPool};
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::support::{DONE, PATIENCE, get, ran};
+use crate::support::{DONE, PATIENCE, Served, get, ran};
 use standby::Pair;
 
 async fn by_hand(pool: &PgPool, sql: &str) {
@@ -89,14 +87,11 @@ async fn commands_and_the_page_read_on_a_standby_and_say_how_old_it_is() {
             serve.env_remove("DATABASE_URL");
         }
         serve.args(["serve", "--listen", "127.0.0.1:0", "--auth", "none", "--json"]);
-        let mut serve = serve.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
-        let mut lines = BufReader::new(serve.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-        let url = serde_json::from_str::<Value>(&line).unwrap()["url"].as_str().unwrap().to_owned();
+        let serve = Served::start(&mut serve).await;
+        let url = serve.text("url");
         let page = get(&format!("{url}lane?queue=q&group=g"), "").await;
         assert!(page.contains("Read from a standby, as of "), "{page}");
         assert_eq!(page.contains("data-action"), shows_a_button, "{page}");
-        serve.kill().await.unwrap();
     }
     standby.close().await;
 }

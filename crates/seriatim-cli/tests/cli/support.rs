@@ -9,9 +9,10 @@ use seriatim::{
     ActiveJob, Client, JobError, JobHandler, JobStatus, NewJob, OutOfAttempts, QueueOptions,
     RetryPolicy, async_trait,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
-use tokio::process::Command;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
 
 /// How long an event may take to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -89,6 +90,39 @@ impl Cli {
 
     pub(crate) async fn remove(self) {
         self.database.remove().await.unwrap();
+    }
+}
+
+/// A program that serves, until it is dropped.
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    /// The first line that it printed, as JSON.
+    pub(crate) told: Value,
+    /// Open, or what it prints later would fail.
+    _rest: Lines<BufReader<ChildStdout>>,
+}
+
+impl Served {
+    /// Starts it, and waits for its first line.
+    pub(crate) async fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        Self { child, told: serde_json::from_str(&line).unwrap(), _rest: lines }
+    }
+
+    /// The text of a field that it told.
+    pub(crate) fn text(&self, field: &str) -> &str {
+        self.told[field].as_str().unwrap()
+    }
+
+    /// Ends it by SIGINT, as Ctrl-C does, and returns when it has ended well.
+    pub(crate) async fn interrupt(mut self) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+        let ended = timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap();
+        assert!(ended.success(), "{ended}");
     }
 }
 
