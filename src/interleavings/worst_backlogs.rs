@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
+use crate::admin::{QueueSettings, Rate};
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
@@ -15,6 +16,19 @@ use crate::{Client, NewJob};
 
 /// Flagged jobs of a backlog, as single enqueues leave them.
 const FLAGS: u32 = 20_000;
+
+/// A queue without limits, and one with a limit per key, a rate and a spacing that no claim reaches.
+async fn scenes() -> [Scene; 2] {
+    let limited = Scene::new().await;
+    let settings = QueueSettings::new(Q)
+        .limit_per_key(1_000_000)
+        .rate(Rate::per_second(100_000).burst(100_000))
+        .group_spacing(Duration::from_millis(1));
+    let mut conn = limited.session().await;
+    Client::default().operator("test", None).configure_queue(&mut conn, settings).await.unwrap();
+    limited.run("alter table seriatim.job alter limit_key set default 'key'").await;
+    [Scene::new().await, limited]
+}
 
 async fn backlog(scene: &Scene, groups: u32) {
     let sql = format!(
@@ -49,105 +63,112 @@ async fn is_found(scene: &Scene) {
 
 #[tokio::test]
 async fn flags_of_a_busy_group_hide_no_idle_one() {
-    let scene = Scene::new().await;
-    scene.enqueue("g0").await;
-    let mut receiver = scene.session().await;
-    assert!(receive_one(&mut receiver).await.is_some());
-    backlog(&scene, 1).await;
-    is_found(&scene).await;
-    // A claim that filled its page with them has cleared some.
-    assert!(scene.number("select count(*) from seriatim.job where flagged").await < FLAGS.into());
-    scene.end().await;
+    for scene in scenes().await {
+        scene.enqueue("g0").await;
+        let mut receiver = scene.session().await;
+        assert!(receive_one(&mut receiver).await.is_some());
+        backlog(&scene, 1).await;
+        is_found(&scene).await;
+        // A claim that filled its page with them has cleared some.
+        assert!(
+            scene.number("select count(*) from seriatim.job where flagged").await < FLAGS.into()
+        );
+        scene.end().await;
+    }
 }
 
 #[tokio::test]
 async fn a_priority_counts_before_its_group_is_in_line() {
     for receives in [true, false] {
-        let scene = Scene::new().await;
-        backlog(&scene, FLAGS).await;
-        let mut conn = scene.session().await;
-        let urgent = NewJob::new(Q, &1).group("urgent").priority(9);
-        let urgent = crate::enqueue(&mut conn, urgent).await.unwrap().id();
-        let first = if receives {
-            receive_one(&mut conn).await.unwrap().0
-        } else {
-            scene.claim_all(&mut conn, 1).await.jobs[0].job
-        };
-        assert_eq!(first, urgent, "by a receiver: {receives}");
-        scene.end().await;
+        for scene in scenes().await {
+            backlog(&scene, FLAGS).await;
+            let mut conn = scene.session().await;
+            let urgent = NewJob::new(Q, &1).group("urgent").priority(9);
+            let urgent = crate::enqueue(&mut conn, urgent).await.unwrap().id();
+            let first = if receives {
+                receive_one(&mut conn).await.unwrap().0
+            } else {
+                scene.claim_all(&mut conn, 1).await.jobs[0].job
+            };
+            assert_eq!(first, urgent, "by a receiver: {receives}");
+            scene.end().await;
+        }
     }
 }
 
 #[tokio::test]
 async fn heads_that_are_locked_hide_no_idle_group() {
     for in_line in [true, false] {
-        let scene = Scene::new().await;
-        backlog(&scene, 100).await;
-        if in_line {
-            scene
-                .run(
-                    "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
-                     select queue, group_id, min(turn_at), min(id) from seriatim.job group by 1, 2",
-                )
-                .await;
+        for scene in scenes().await {
+            backlog(&scene, 100).await;
+            if in_line {
+                scene
+                    .run(
+                        "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+                         select queue, group_id, min(turn_at), min(id) from seriatim.job group by 1, 2",
+                    )
+                    .await;
+            }
+            let mut locker = scene.session().await;
+            begin(&mut locker).await;
+            run(&mut locker, "select from seriatim.job for update").await;
+            is_found(&scene).await;
+            // The worker has put off the groups that were in line, and reads each of them again later.
+            // If none was in line, it has put only a few there: each claim reads the flags of the rest.
+            let later = "select count(*) from seriatim.queue_group where rechecks > 0";
+            let later = scene.number(later).await;
+            assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");
+            rollback(&mut locker).await;
+            if !in_line {
+                let mut worker = scene.session().await;
+                assert_eq!(scene.claim_all(&mut worker, 8).await.jobs.len(), 8);
+            }
+            scene.end().await;
         }
-        let mut locker = scene.session().await;
-        begin(&mut locker).await;
-        run(&mut locker, "select from seriatim.job for update").await;
-        is_found(&scene).await;
-        // The worker has put off the groups that were in line, and reads each of them again later.
-        // If none was in line, it has put only a few there: each claim reads the flags of the rest.
-        let later = "select count(*) from seriatim.queue_group where rechecks > 0";
-        let later = scene.number(later).await;
-        assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");
-        rollback(&mut locker).await;
-        if !in_line {
-            let mut worker = scene.session().await;
-            assert_eq!(scene.claim_all(&mut worker, 8).await.jobs.len(), 8);
-        }
-        scene.end().await;
     }
 }
 
 #[tokio::test]
 async fn flags_of_paused_groups_hide_no_idle_one() {
-    let scene = Scene::new().await;
-    backlog(&scene, 100).await;
-    scene
-        .run("insert into seriatim.group_setting (queue, group_id, paused_at) select distinct queue, group_id, now() from seriatim.job")
-        .await;
-    is_found(&scene).await;
-    // A further enqueue wakes none of them.
-    scene.enqueue("g1").await;
-    let mut worker = scene.session().await;
-    assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
-    let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at < 'infinity'";
-    assert_eq!(scene.number(woken).await, 0);
-    Client::default().operator("test", None).unpause_group(&mut worker, Q, "g1").await.unwrap();
-    assert_eq!(scene.claim_all(&mut worker, 4).await.jobs.len(), 1);
-    scene.end().await;
+    for scene in scenes().await {
+        backlog(&scene, 100).await;
+        scene
+            .run("insert into seriatim.group_setting (queue, group_id, paused_at) select distinct queue, group_id, now() from seriatim.job")
+            .await;
+        is_found(&scene).await;
+        // A further enqueue wakes none of them.
+        scene.enqueue("g1").await;
+        let mut worker = scene.session().await;
+        assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
+        let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at < 'infinity'";
+        assert_eq!(scene.number(woken).await, 0);
+        Client::default().operator("test", None).unpause_group(&mut worker, Q, "g1").await.unwrap();
+        assert_eq!(scene.claim_all(&mut worker, 4).await.jobs.len(), 1);
+        scene.end().await;
+    }
 }
 
 #[tokio::test]
 async fn flags_of_sleeping_groups_hide_no_idle_one() {
     // The turn of a delayed job with a priority comes before its time.
     for (priority, turn_in) in [(0, "1 h"), (9, "-1 min")] {
-        let scene = Scene::new().await;
-        scene
-            .run(&format!(
-                "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
-                 select 'q', 'g' || n, '1', true, {priority}, now() + interval '1 h', now() + interval '{turn_in}' \
-                 from generate_series(0, 99) n"
-            ))
-            .await;
-        backlog(&scene, 100).await;
-        is_found(&scene).await;
-        scene.enqueue("g1").await;
-        let mut worker = scene.session().await;
-        assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
-        let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at <= now()";
-        assert_eq!(scene.number(woken).await, 0, "a job behind the head wakes no sleeper");
-        scene.end().await;
+        for scene in scenes().await {
+            scene
+                .run(&format!(
+                    "insert into seriatim.job (queue, group_id, data, flagged, priority, run_at, turn_at) \
+                     select 'q', 'g' || n, '1', true, {priority}, now() + interval '1 h', now() + interval '{turn_in}' \
+                     from generate_series(0, 99) n"
+                ))
+                .await;
+            backlog(&scene, 100).await;
+            is_found(&scene).await;
+            scene.enqueue("g1").await;
+            let mut worker = scene.session().await;
+            assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
+            let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at <= now()";
+            assert_eq!(scene.number(woken).await, 0, "a job behind the head wakes no sleeper");
+            scene.end().await;
+        }
     }
 }
 
@@ -354,29 +375,30 @@ async fn groups_that_cannot_start_hide_none_behind_nor_between_them() {
     // No claim is taken over meanwhile.
     let options = ClaimOptions { lease: Duration::from_mins(10), ..OPTIONS };
     for receives in [false, true] {
-        let scene = Scene::new().await;
-        let middle = stuck(&scene, GROUPS, PAUSED).await;
-        let mut conn = scene.session().await;
-        let idle = scene.enqueue("idle").await;
-        let mut found = Vec::new();
-        let mut from = ScanStart::default();
-        for _ in 0..400 {
-            let before = found.len();
-            if receives {
-                found.extend(receive_one(&mut conn).await.map(|(id, _)| id));
-            } else {
-                let bounds = ClaimBounds::new(4, 0, false, from);
-                let claim = scene.store.claim(&mut conn, Q, bounds, options).await.unwrap();
-                found.extend(claim.jobs.iter().map(|claim| claim.job));
-                from = claim.found_at;
+        for scene in scenes().await {
+            let middle = stuck(&scene, GROUPS, PAUSED).await;
+            let mut conn = scene.session().await;
+            let idle = scene.enqueue("idle").await;
+            let mut found = Vec::new();
+            let mut from = ScanStart::default();
+            for _ in 0..400 {
+                let before = found.len();
+                if receives {
+                    found.extend(receive_one(&mut conn).await.map(|(id, _)| id));
+                } else {
+                    let bounds = ClaimBounds::new(4, 0, false, from);
+                    let claim = scene.store.claim(&mut conn, Q, bounds, options).await.unwrap();
+                    found.extend(claim.jobs.iter().map(|claim| claim.job));
+                    from = claim.found_at;
+                }
+                assert!(before > 0 || found.first() == Some(&idle), "the first one: {found:?}");
+                if found.contains(&middle) {
+                    break;
+                }
             }
-            assert!(before > 0 || found.first() == Some(&idle), "the first one: {found:?}");
-            if found.contains(&middle) {
-                break;
-            }
+            assert_eq!(found, [idle, middle], "by a receiver: {receives}");
+            scene.end().await;
         }
-        assert_eq!(found, [idle, middle], "by a receiver: {receives}");
-        scene.end().await;
     }
 }
 

@@ -8,7 +8,7 @@
 mod chaos;
 pub mod features;
 mod produce;
-mod program;
+pub mod program;
 pub mod read_back;
 mod receivers;
 pub mod recorder;

@@ -8,12 +8,11 @@ use seriatim::{Hold, JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use super::{HOLD, queue, worker};
+use super::{HOLD, database, queue, worker};
 use crate::support::proxy::Proxy;
 use crate::support::worker_process::{WorkerProcess, announced, heard};
 use crate::support::{
-    Errors, Log, by_hand, database, ended, enqueue, eventually, handler_with, nothing_remains,
-    value,
+    Errors, Log, by_hand, ended, enqueue, eventually, handler_with, nothing_remains, value,
 };
 
 /// Writes through the job's transaction when the test lets it go on; the worker's name is what it

@@ -9,11 +9,11 @@ use seriatim::{Client, JobError, JobStatus, NewJob, RetryPolicy, Running};
 use sqlx::{Connection, PgPool};
 use tokio::time::sleep;
 
-use super::{queue, worker};
+use super::{database, queue, worker};
 use crate::support::witness::{self, Findings, Step, findings};
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{
-    Gate, Log, UNSEEN, by_hand, database, drained, enqueue, eventually, handler_with, job, job_of,
+    self, Gate, Log, UNSEEN, by_hand, drained, enqueue, eventually, handler_with, job, job_of,
     nothing_remains, processor, serve, size, started, until_groups, until_jobs,
 };
 
@@ -203,7 +203,8 @@ async fn a_late_id_goes_next_even_if_no_worker_can_adopt_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_taken_over_goes_on_before_a_late_id() {
-    let database = database().await;
+    // With a spacing no two jobs of a group would be received at once.
+    let database = support::database().await;
     let (pool, client) = (database.pool(), Client::default());
     let mut transaction = pool.begin().await.unwrap();
     let late = seriatim::enqueue(&mut *transaction, job_of("q", "g", "late")).await.unwrap().id();

@@ -8,10 +8,10 @@ use seriatim::{Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use super::worker;
+use super::{database, worker};
 use crate::support::witness::{self, Findings, Inside, Step, findings, take_step};
 use crate::support::worker_process::{Settings, WorkerProcess};
-use crate::support::{Log, database, handler_with, jobs_where, nothing_remains, size, started};
+use crate::support::{Log, handler_with, jobs_where, nothing_remains, size, started};
 
 const QUEUES: [&str; 2] = ["first", "second"];
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];

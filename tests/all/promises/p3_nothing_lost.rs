@@ -8,19 +8,25 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use seriatim::admin::Cancelled;
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, Client, JobError, JobStatus, NewJob, Running};
+use seriatim::{
+    ActiveJob, BatchEnd, Client, JobError, JobStatus, Missed, NewBatch, NewJob, Running, Schedule,
+};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use super::queue;
+use super::{database, queue};
 use crate::support::{
-    Errors, by_hand, database, drained, ended, handler, job, job_of, job_when, nothing_remains,
-    processor, started, until_groups, until_jobs, value,
+    Errors, by_hand, drained, ended, handler, job, job_of, job_when, jobs_where, nothing_remains,
+    operator, processor, started, until_groups, until_jobs, value,
 };
 
-/// Succeeds, fails, panics or has followers, as chance will have it.
+const FOLLOW_UP: &str = "all have ended";
+
+/// Succeeds, fails, panics, has followers, puts itself off, lets its group rest or reports how far
+/// it is, as chance will have it.
 async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
-    match fastrand::u8(..20) {
+    const MOMENT: Duration = Duration::from_millis(1);
+    match fastrand::u8(..24) {
         0..3 => Err(JobError::retry("no luck")),
         3 => Err(JobError::fail("never")),
         4 => panic!("by chance"),
@@ -33,6 +39,19 @@ async fn act(job: &mut ActiveJob, data: Value) -> Result<Value, JobError> {
         7 => {
             // Long enough to meet a shutdown's deadline now and then.
             tokio::time::sleep(Duration::from_millis(30)).await;
+            Ok(data)
+        }
+        8 => Err(JobError::snooze(MOMENT)),
+        9 => {
+            job.again_after(MOMENT);
+            Ok(data)
+        }
+        10 if job.group().is_some() => {
+            job.rest_group(chrono::Utc::now() + MOMENT, "by chance").await?;
+            Ok(data)
+        }
+        11 => {
+            job.checkpoint(&data).await?;
             Ok(data)
         }
         _ => Ok(data),
@@ -49,16 +68,21 @@ async fn start(database: &TestDatabase, errors: &Errors) -> Running {
     .await
 }
 
-/// Enqueues, in transactions that commit or do not, and cancels now and then.
-async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> Vec<i64> {
-    let mut committed = Vec::new();
+/// Enqueues, in transactions that commit or do not, and cancels now and then. Each transaction has
+/// a batch of its own. Returns the jobs of those that committed, and the batches.
+async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> (Vec<i64>, Vec<i64>) {
+    let (client, mut committed, mut batches) = (Client::default(), Vec::new(), Vec::new());
     for _ in 0..60 {
         let mut tx = pool.begin().await.unwrap();
+        let follow_up = job_of("q", "g0", FOLLOW_UP);
+        let batch = NewBatch::new("of one transaction", follow_up).when(BatchEnd::AllEnded);
+        let batch = client.open_batch(&mut *tx, batch).await.unwrap();
         let jobs = (0..fastrand::usize(1..5)).map(|n| {
             let job = match fastrand::u8(..7) {
                 6 => NewJob::new("q", &n),
                 group => job_of("q", &format!("g{group}"), n),
             };
+            let job = job.batch(batch);
             match fastrand::u8(..4) {
                 0 => job.delay(Duration::from_millis(fastrand::u64(..30))),
                 1 => job.max_attempts(1),
@@ -67,27 +91,29 @@ async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> Vec<i64> {
         });
         let jobs = seriatim::enqueue_many(&mut *tx, jobs).await.unwrap();
         if fastrand::u8(..6) == 0 {
-            let cancelled = Client::default().cancel(&mut *tx, jobs[0].id()).await;
+            let cancelled = client.cancel(&mut *tx, jobs[0].id()).await;
             assert_eq!(cancelled.unwrap(), Cancelled::Now);
         }
         if fastrand::u8(..4) == 0 {
             // Holds the transaction open, so that its ids come late.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(..20))).await;
         }
+        client.seal_batch(&mut *tx, batch).await.unwrap();
         if fastrand::u8(..5) == 0 {
             tx.rollback().await.unwrap();
         } else {
             tx.commit().await.unwrap();
             latest.fetch_max(jobs[0].id(), Ordering::Relaxed);
             committed.extend(jobs.iter().map(|job| job.id()));
+            batches.push(batch);
         }
         if fastrand::u8(..3) == 0 {
             let victim = latest.load(Ordering::Relaxed) - fastrand::i64(..8);
             // It may have ended, or never have been committed.
-            let _ = Client::default().cancel(&pool, victim).await;
+            let _ = client.cancel(&pool, victim).await;
         }
     }
-    committed
+    (committed, batches)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,6 +121,12 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     let database = database().await;
     let (pool, errors) = (database.pool(), Errors::default());
     let latest = Arc::<AtomicI64>::default();
+    let each_second = Schedule::every("each second", Duration::from_secs(1))
+        .missed(Missed::All { at_most: 1_000 })
+        .job(job_of("q", "g1", "on time"));
+    let mut conn = pool.acquire().await.unwrap();
+    operator().set_schedule(&mut conn, each_second).await.unwrap();
+    drop(conn);
     let producers: Vec<_> =
         (0..3).map(|_| tokio::spawn(produce(pool.clone(), Arc::clone(&latest)))).collect();
     let done = CancellationToken::new();
@@ -112,18 +144,31 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
         count
     };
     let producing = async {
-        let mut ids = Vec::new();
+        let (mut ids, mut batches) = (Vec::new(), Vec::new());
         for producer in producers {
-            ids.extend(producer.await.unwrap());
+            let (jobs, its_batches) = producer.await.unwrap();
+            ids.extend(jobs);
+            batches.extend(its_batches);
         }
         done.cancel();
-        ids
+        (ids, batches)
     };
-    let (ids, one, other) = tokio::join!(producing, restarts(done.clone()), restarts(done.clone()));
+    let ((ids, batches), one, other) =
+        tokio::join!(producing, restarts(done.clone()), restarts(done.clone()));
     assert!(one + other > 2, "processors came and went");
 
     let last = start(&database, &errors).await;
+    operator().pause_schedule(pool, "each second").await.unwrap();
+    let follow_ups = format!("data #>> '{{}}' = '{FOLLOW_UP}'");
+    until_jobs(pool, &follow_ups, i64::try_from(batches.len()).unwrap()).await;
     drained(pool, "q").await;
+    // Each once, and no more come.
+    let waiting = Client::default().batches(pool, None, true).await.unwrap();
+    assert_eq!(waiting.iter().map(|batch| batch.id).collect::<Vec<_>>(), [0; 0]);
+    assert_eq!(jobs_where(pool, &follow_ups).await, i64::try_from(batches.len()).unwrap());
+    let due = "select count(distinct headers->>'seriatim-scheduled-for') from seriatim.job";
+    let due: i64 = value(pool, due).await;
+    assert_eq!(jobs_where(pool, "data #>> '{}' = 'on time'").await, due, "one for each due time");
     nothing_remains(pool).await;
     let missing: Vec<i64> = sqlx::query_scalar(
         "select id from unnest($1::int8[]) id where not exists \

@@ -11,10 +11,10 @@ use seriatim::{
 };
 use sqlx::{AssertSqlSafe, PgPool};
 
-use super::queue;
+use super::{database, queue};
 use crate::support::{
-    FnHandler, Log, by_hand, database, ended, handler_with, job_of, jobs_where, nothing_remains,
-    operator, processor, serve, started, value,
+    FnHandler, Log, by_hand, ended, handler_with, job_of, jobs_where, nothing_remains, operator,
+    processor, serve, started, value,
 };
 
 /// Notes the end of a handler, also of one that is dropped.

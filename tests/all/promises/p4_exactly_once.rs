@@ -8,10 +8,10 @@ use seriatim::testing::TestDatabase;
 use seriatim::{ActiveJob, Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, Running};
 use sqlx::{Connection, Executor, PgConnection, PgPool, SqlSafeStr};
 
-use super::{HOLD, queue};
+use super::{HOLD, database, queue};
 use crate::support::{
-    Log, by_hand, database, ended, handler, handler_with, job_of, nothing_remains, processor,
-    serve, started, value,
+    Log, by_hand, ended, handler, handler_with, job_of, nothing_remains, processor, serve, started,
+    value,
 };
 
 /// Does the same as an asynchronous failover that loses more ids than a sequence is logged ahead.

@@ -12,10 +12,10 @@ use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::sync::Notify;
 
-use super::queue;
+use super::{database, queue};
 use crate::support::{
-    Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
-    nothing_remains, serve,
+    Log, by_hand, drained, ended, handler, handler_with, job, job_of, jobs_where, nothing_remains,
+    serve,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];

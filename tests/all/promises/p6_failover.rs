@@ -9,14 +9,14 @@ use seriatim::{Hold, Processor};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use super::{HOLD, queue, worker};
+use super::{HOLD, database, queue, worker};
 use crate::support::namespace::Namespace;
 use crate::support::proxy::Proxy;
 use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
-    Errors, Log, by_hand, database, drained, ended, enqueue, eventually, handler_with, job_of,
-    jobs_where, nothing_remains, processor, started, value,
+    Errors, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of, jobs_where,
+    nothing_remains, processor, started, value,
 };
 
 /// The time that P6 promises for a worker or a session that is killed.

@@ -4,13 +4,12 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use seriatim::admin::{QueueSettings, Rate};
 use seriatim::testing::{Jobs, TestDatabase};
-use seriatim::{ActiveJob, Client, JobError, NewJob, RetryPolicy, Running};
+use seriatim::{ActiveJob, JobError, NewJob, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
-use super::queue;
+use super::{limit_all, queue};
 use crate::support::{
     Log, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains, serve, size,
     until_jobs,
@@ -52,16 +51,6 @@ async fn fill(pool: &PgPool, group: &str, jobs: usize, data: &str) {
     seriatim::enqueue_many(pool, jobs).await.unwrap();
 }
 
-/// A queue with all limits: so many groups run at once for each limit key, the rate does not bind,
-/// and the starts of each group are spaced.
-async fn limit_all(pool: &PgPool, per_key: u32) {
-    let settings = QueueSettings::new("q")
-        .limit_per_key(per_key)
-        .rate(Rate::per_second(5_000).burst(1_000))
-        .group_spacing(Duration::from_millis(5));
-    Client::default().configure_queue(pool, settings).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_take_turns() {
     let database = database().await;
@@ -93,7 +82,7 @@ async fn small_groups_are_served(limited: bool) {
     let pool = database.pool();
     if limited {
         // Two of the five busy groups at once: the others are gated.
-        limit_all(pool, 2).await;
+        limit_all(pool, "q", 2, Duration::from_millis(5)).await;
         fill(pool, "snoozing", 1, "snooze").await;
         fill(pool, "resting", 1, "rest").await;
     }
@@ -329,7 +318,7 @@ async fn many_groups_of_a_full_limit_key_hide_no_idle_one() {
 async fn many_groups_that_wait_for_all_kinds_of_reasons_hide_no_idle_one() {
     let database = database().await;
     let pool = database.pool();
-    limit_all(pool, 1).await;
+    limit_all(pool, "q", 1, Duration::from_millis(5)).await;
     let snoozed = "insert into seriatim.job (queue, group_id, data, flagged, snoozes, attempts, attempts_forgiven, run_at, turn_at) \
         select 'q', 's' || n, '1', true, 1, 1, 1, now() + interval '1 h', now() + interval '1 h' \
         from generate_series(1, $) n where n % 4 = 0;";

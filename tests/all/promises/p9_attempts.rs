@@ -8,11 +8,11 @@ use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Client, FailureKind, Job, JobStatus, RetryPolicy};
 use sqlx::PgPool;
 
-use super::{queue, worker};
+use super::{database, queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
-    Log, database, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next,
-    operator, serve, until_groups, value,
+    Log, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next, operator,
+    serve, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]

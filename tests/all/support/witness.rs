@@ -22,6 +22,9 @@ pub struct Step {
     pub ms: u64,
 }
 
+/// For how long a job puts itself off.
+const PUT_OFF: Duration = Duration::from_millis(1);
+
 /// The tables that the witness writes to.
 pub async fn prepare(pool: &PgPool) {
     by_hand(
@@ -44,7 +47,8 @@ pub fn job(queue: &str, group: Option<&str>, step: &Step) -> NewJob {
 /// Writes an effect inside of the job's transaction, and outside of it reads, waits and writes a
 /// counter: two that run at the same time read the same value, and one increment is lost. Every
 /// other one works before it has a transaction: what is lost then, under a lease, no row lock could
-/// have kept.
+/// have kept. Some put themselves off once, before their effect or with it, and some report how far
+/// they are.
 pub async fn take_step(
     job: &mut ActiveJob,
     outside: &PgPool,
@@ -59,19 +63,31 @@ pub async fn take_step(
         .await?;
     let seen = seen.unwrap_or(0);
     let id = job.id();
+    let first = job.snoozes() == 0;
+    match n % 16 {
+        3 if first => {
+            write_effect(job, &place, producer, n).await?;
+            return Err(JobError::snooze(PUT_OFF));
+        }
+        7 if first => {
+            write_effect(job, &place, producer, n).await?;
+            job.again_after(PUT_OFF);
+            return Ok(json!(seen));
+        }
+        11 => job.progress(50, "half of it").map_err(JobError::fail)?,
+        12 => job.checkpoint(&n).await?,
+        _ => {}
+    }
     // The work: the time in which another handler of the group could get in between.
     let work = tokio::time::sleep(Duration::from_millis(step.ms));
     let (before, after) = if n % 2 == 0 { (Some(work), None) } else { (None, Some(work)) };
     if let Some(work) = before {
         work.await;
     }
-    sqlx::query("insert into public.effect (place, producer, n, job) values ($1, $2, $3, $4)")
-        .bind(&place)
-        .bind(producer)
-        .bind(n)
-        .bind(id)
-        .execute(job.tx().await?)
-        .await?;
+    // The other one has written it when it put itself off.
+    if n % 16 != 7 {
+        write_effect(job, &place, producer, n).await?;
+    }
     if let Some(work) = after {
         work.await;
     }
@@ -89,6 +105,23 @@ pub async fn take_step(
     .execute(outside)
     .await?;
     Ok(json!(seen))
+}
+
+async fn write_effect(
+    job: &mut ActiveJob,
+    place: &str,
+    producer: i32,
+    n: i32,
+) -> Result<(), JobError> {
+    let id = job.id();
+    sqlx::query("insert into public.effect (place, producer, n, job) values ($1, $2, $3, $4)")
+        .bind(place)
+        .bind(producer)
+        .bind(n)
+        .bind(id)
+        .execute(job.tx().await?)
+        .await?;
+    Ok(())
 }
 
 /// Waits until so many jobs have had their effect.

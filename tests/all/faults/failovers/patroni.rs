@@ -193,7 +193,8 @@ impl Cluster {
 
     async fn pause(&self, begun: Instant) {
         let log = || std::fs::read_to_string(path(&self.folder, "log")).unwrap_or_default();
-        assert!(begun.elapsed() < PATIENCE, "waited in vain: {}", log());
+        let end_of_log = || log().lines().rev().take(40).collect::<Vec<_>>().join("\n");
+        assert!(begun.elapsed() < PATIENCE, "waited in vain, last lines first: {}", end_of_log());
         // Its API is asked, and has no event to wait for.
         sleep(Duration::from_millis(100)).await;
     }

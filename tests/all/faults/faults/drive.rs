@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::act::Kind;
 use super::clock::Clock;
 use super::disk::Disk;
-use super::produce::{Load, PER_KEY, Producer, Shared};
+use super::produce::{ATTEMPTS, LIMITS, Load, Producer, Shared};
 use super::worker::Settings;
 use crate::faults::random_histories::features;
 use crate::faults::random_histories::recorder::{Recorder, now};
@@ -171,8 +171,7 @@ impl Driver {
         self.rounds += 1;
         self.shared = Arc::default();
         if self.setup.load.features {
-            let limit = Some(PER_KEY);
-            features::set_limit_per_key(&self.pool, &self.round.recorder, limit).await;
+            features::set_limits(&self.pool, &self.round.recorder, LIMITS, ATTEMPTS).await;
             // A clock that jumps ahead by an hour makes thousands of times due.
             let missed = if self.setup.programs.is_some() { Missed::Last } else { EACH };
             features::start_schedule(&self.pool, &self.schedule(), "g0", missed).await;

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::worker::Does;
 use crate::faults::random_histories::features;
+use crate::faults::random_histories::program::Limits;
 use crate::faults::random_histories::recorder::{Recorder, now};
 use seriatim_history::event::{Enqueued, Event, Name};
 
@@ -35,12 +36,14 @@ pub struct Load {
     pub writes: usize,
     /// No more is enqueued while so many jobs wait.
     pub backlog: usize,
-    /// Whether some jobs have limit keys, are in batches, put themselves off, or rest.
+    /// Whether the queue has all limits, and some jobs have limit keys, are in batches, put
+    /// themselves off, rest or report how far they are.
     pub features: bool,
 }
 
-/// How many groups of each limit key run at once.
-pub const PER_KEY: u32 = 2;
+/// So many groups of each limit key run at once. Rate and spacing do not bind.
+pub const LIMITS: Limits =
+    Limits { per_key: Some(2), rate: Some((5_000, 1_000)), spacing: Some(1) };
 /// How many enqueues a batch is open for.
 const JOINED: usize = 4;
 
@@ -216,7 +219,7 @@ impl Producer {
             let writes = fastrand::usize(..self.load.writes) == 0;
             return if writes { Does::Nothing } else { Does::BeSeen };
         }
-        match fastrand::u8(..if self.load.features { 12 } else { 8 }) {
+        match fastrand::u8(..if self.load.features { 13 } else { 8 }) {
             0 | 1 if self.load.risky => Does::Count,
             2 | 3 if self.load.risky => {
                 let a = fastrand::u8(1..5);
@@ -225,6 +228,7 @@ impl Producer {
             8 | 9 => Does::Snooze(fastrand::u32(1..4)),
             10 => Does::Again(fastrand::u32(1..4)),
             11 => Does::Rest(fastrand::u64(1..100)),
+            12 => Does::Report,
             _ => Does::Sleep(fastrand::u64(1..80)),
         }
     }

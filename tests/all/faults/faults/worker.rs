@@ -50,6 +50,8 @@ pub enum Does {
     Again(u32),
     /// Lets its group rest for so many milliseconds.
     Rest(u64),
+    /// Reports how far it is, and leaves a checkpoint, which a later attempt has.
+    Report,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,6 +139,7 @@ async fn perform(
         Does::Rest(ms) => {
             job.rest_group(chrono::Utc::now() + Duration::from_millis(ms), "as planned").await?;
         }
+        Does::Report => report(job).await?,
         Does::Sleep(ms) => sleep(Duration::from_millis(ms)).await,
         Does::Lock(a, b) => {
             for row in [a, b] {
@@ -154,6 +157,18 @@ async fn perform(
 async fn write(job: &mut ActiveJob, key: &str) -> Result<(), JobError> {
     let insert = sqlx::query("insert into public.effect (key) values ($1)").bind(key);
     insert.execute(job.tx().await?).await?;
+    Ok(())
+}
+
+/// Fails for good if its checkpoint is not one that an attempt of its job has left.
+async fn report(job: &mut ActiveJob) -> Result<(), JobError> {
+    let last: Option<(i64, u32)> = job.last_checkpoint().await?;
+    let now = (job.id(), job.attempt());
+    if last.is_some_and(|(id, attempt)| id != now.0 || attempt > now.1) {
+        return Err(JobError::fail(format!("{now:?} has the checkpoint {last:?}")));
+    }
+    job.progress(50, "half of it").map_err(JobError::fail)?;
+    job.checkpoint(&now).await?;
     Ok(())
 }
 

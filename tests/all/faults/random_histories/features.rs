@@ -7,7 +7,7 @@ use seriatim::admin::{BatchState, QueueSettings, Rate};
 use seriatim::{BatchEnd, Client, Missed, NewBatch, NewJob, Schedule};
 use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
 
-use super::produce::{ATTEMPTS, QUEUE};
+use super::produce::QUEUE;
 use super::program::Limits;
 use super::recorder::{Recorder, now};
 use crate::support::operator;
@@ -22,9 +22,9 @@ pub fn made(name: &Name) -> serde_json::Value {
     json!({ "name": name.0, "made": true, "plan": [], "does": "BeSeen" })
 }
 
-pub async fn set_limits(pool: &PgPool, recorder: &Recorder, limits: Limits) {
-    // These count for received jobs as well.
-    let settings = QueueSettings::new(QUEUE).max_attempts(ATTEMPTS);
+/// Sets the limits, and the attempts that received jobs and those of schedules have as well.
+pub async fn set_limits(pool: &PgPool, recorder: &Recorder, limits: Limits, attempts: u32) {
+    let settings = QueueSettings::new(QUEUE).max_attempts(attempts);
     let settings = match limits.rate {
         Some((rate, burst)) => settings.rate(Rate::per_second(rate).burst(burst)),
         None => settings,

@@ -9,7 +9,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use super::chaos::{Chaos, sabotage};
 use super::features;
-use super::produce::{Producer, QUEUE, group};
+use super::produce::{ATTEMPTS, Producer, QUEUE, group};
 use super::program::Program;
 use super::read_back::{line, read_back};
 use super::receivers::Receiver;
@@ -44,7 +44,7 @@ pub async fn run(program: &Program) -> Outcome {
     let small = PgPoolOptions::new().max_connections(6);
     let pool = database.pool_with(small).await.unwrap();
     let recorder = Recorder::new(folder.path(), "chaos");
-    features::set_limits(&pool, &recorder, program.limits).await;
+    features::set_limits(&pool, &recorder, program.limits, ATTEMPTS).await;
     let begin = now();
     let mut batches = Vec::new();
     for (number, all_succeed) in program.batches.iter().enumerate() {
