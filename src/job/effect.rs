@@ -4,6 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 
+use crate::job::schedule::StoredSchedule;
 use crate::job::words::{clock_time, counted, counted_are};
 
 /// The effect of a change by hand whose method returns no more than a number, as a sentence.
@@ -81,6 +82,11 @@ pub enum Effect<'a> {
         task: i64,
         /// How many jobs it has moved.
         moved: u64,
+    },
+    /// The effect of [`Operator::set_schedule`](crate::admin::Operator::set_schedule).
+    ScheduleSet {
+        /// The schedule, as it is stored.
+        schedule: &'a StoredSchedule,
     },
     /// The effect of [`Operator::pause_schedule`](crate::admin::Operator::pause_schedule).
     SchedulePaused {
@@ -165,6 +171,16 @@ impl fmt::Display for Effect<'_> {
                  queue",
                 counted(moved, "job")
             ),
+            Self::ScheduleSet { schedule } => {
+                let StoredSchedule { name, timing, queue, group, .. } = schedule;
+                let lane = Lane { queue, group: group.as_deref() };
+                write!(f, "schedule {name:?} is set: a job for {lane}, {timing}; ")?;
+                match (schedule.next_fire, schedule.paused_at) {
+                    (_, Some(_)) => f.write_str("paused"),
+                    (Some(next), None) => write!(f, "next at {}", clock_time(&next)),
+                    (None, None) => f.write_str("its time is over, and it makes no job"),
+                }
+            }
             Self::SchedulePaused { schedule } => {
                 write!(f, "schedule {schedule:?} is paused: it makes no job until it is resumed")
             }

@@ -281,6 +281,12 @@ pub enum ScheduleError {
         /// The range that is allowed.
         range: &'static str,
     },
+    /// A text names no policy of missed times.
+    #[error("{given:?} is no policy of missed times: those are \"last\", \"skip\" and \"all:10\"")]
+    Missed {
+        /// The text.
+        given: String,
+    },
     /// It has no job.
     #[error("schedule {schedule:?} has no job: call job(NewJob::new(queue, &data))")]
     NoJob {

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "cron")]
 use crate::job::cron::{CronMistake, CronTimes};
@@ -98,7 +99,7 @@ pub enum Missed {
 }
 
 /// Whether a due time makes a job while the schedule's last job waits or runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     /// It does: the job waits behind the last one, if both are of one group. The default.
@@ -314,6 +315,20 @@ impl Missed {
             ("skip", None) => Some(Self::Skip),
             _ => None,
         }
+    }
+}
+
+/// Reads `last`, `skip`, or `all:10` for the last ten.
+impl FromStr for Missed {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        let missed = match text.split_once(':') {
+            Some(("all", at_most)) => at_most.parse().ok().map(|at_most| Self::All { at_most }),
+            Some(_) => None,
+            None => Self::parse(text, None),
+        };
+        missed.ok_or_else(|| ScheduleError::Missed { given: text.to_owned() })
     }
 }
 

@@ -85,7 +85,7 @@ function restoreFocus(mark) {
   (same ?? row.querySelector?.("[data-open]"))?.focus({ preventScroll: true });
 }
 
-const fields = () => [...main.querySelectorAll("[data-fields] input")];
+const fields = () => [...main.querySelectorAll("[data-fields] input, [data-fields] select")];
 
 async function refresh() {
   if (refreshing) { wanted = true; return; }
@@ -101,6 +101,7 @@ async function refresh() {
     const whole = rows().filter((row) => row.querySelector(".why.whole")).map(nameOf);
     const were = picked().map((box) => box.value);
     const typed = fields().map((field) => field.value);
+    const open = [...main.querySelectorAll("details[open]")].map((details) => details.id);
     const aside = main.querySelector(".picture")?.scrollLeft;
     main.replaceChildren(...fresh.childNodes);
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
@@ -108,7 +109,8 @@ async function refresh() {
       if (whole.includes(nameOf(row))) row.querySelector(".why")?.classList.add("whole");
     }
     for (const box of main.querySelectorAll("input[name=pick]")) box.checked = were.includes(box.value);
-    fields().forEach((field, n) => { field.value = typed[n] ?? ""; });
+    for (const details of main.querySelectorAll("details")) details.open = open.includes(details.id);
+    fields().forEach((field, n) => { field.value = typed[n] ?? field.value; });
     const again = rows().find((row) => selected && nameOf(row) === selected);
     if (again) select(again, false);
     if (aside) main.querySelector(".picture")?.scrollTo(aside, 0);
@@ -244,7 +246,7 @@ function press(button) {
     about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
   }
   // A field that cannot be read must not pass for an empty one.
-  for (const field of button.closest("[data-fields]")?.querySelectorAll("input") ?? []) {
+  for (const field of button.closest("[data-fields]")?.querySelectorAll("input, select") ?? []) {
     if (!field.reportValidity()) return;
     if (field.value) body[field.name] = field.type === "number" ? Number(field.value) : field.value;
   }

@@ -164,7 +164,7 @@ impl From<ControlError> for WebError {
             ControlError::NoSuchJob { .. }
             | ControlError::NoSuchSchedule { .. }
             | ControlError::NoSuchBatch { .. } => Self::NotFound(error.to_string()),
-            ControlError::Name(_) | ControlError::OutOfRange { .. } => {
+            ControlError::Name(_) | ControlError::OutOfRange { .. } | ControlError::Schedule(_) => {
                 Self::BadRequest(error.to_string())
             }
             other => Self::Refused(other.to_string()),

@@ -135,6 +135,18 @@ pub async fn all_have_ended(pool: &PgPool) {
     goes_on_until(pool, unfinished, |n| n == 0).await;
 }
 
+/// The claims, the processors and the first of the queue, for a message.
+const STUCK: &str = "select concat_ws(E'\\n',
+    'now ' || clock_timestamp(),
+    (select string_agg(g::text, E'\\n') from (select * from seriatim.queue_group limit 12) g),
+    (select string_agg(p::text, E'\\n') from seriatim.processor p),
+    (select string_agg(j::text, E'\\n') from (
+        select id, queue, group_id, status, flagged, attempts, run_at, turn_at, claim, lease_until, suspect
+        from seriatim.job where status in ('queued', 'started') order by id limit 12) j),
+    (select string_agg(a::text, E'\\n') from (
+        select pid, application_name, state, wait_event, xact_start, left(query, 60)
+        from pg_stat_activity where datname = current_database()) a))";
+
 /// Waits for a count, as long as it changes: on a machine under load thousands of jobs take their
 /// time.
 async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) -> bool) {
@@ -147,7 +159,10 @@ async fn goes_on_until(pool: &PgPool, count: &'static str, done: impl Fn(i64) ->
         if now != last {
             (last, changed) = (now, Instant::now());
         }
-        assert!(changed.elapsed() < PATIENCE, "it stays at {now}: {count}");
+        if changed.elapsed() >= PATIENCE {
+            let stuck: String = value(pool, STUCK).await;
+            panic!("it stays at {now}: {count}\n{stuck}");
+        }
         // The database has no event to wait for here.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

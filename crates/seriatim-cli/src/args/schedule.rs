@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use seriatim::{Missed, Overlap};
 
 use crate::args::stored_job::StoredJob;
-use crate::args::value::{duration, missed, time};
+use crate::args::value::{duration, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Schedule {
@@ -72,7 +72,7 @@ pub(crate) struct SetSchedule {
     pub(crate) job: StoredJob,
     /// Which times make a job when nobody could make it in time: last, skip, or all:N for the last
     /// N.
-    #[arg(long, default_value = "last", value_name = "POLICY", value_parser = missed)]
+    #[arg(long, default_value = "last", value_name = "POLICY")]
     pub(crate) missed: Missed,
     /// Whether a time makes a job while the last one waits or runs.
     #[arg(long, default_value = "queue")]

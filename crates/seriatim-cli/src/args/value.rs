@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 use seriatim::admin::Rate;
-use seriatim::{AfterHalt, Missed, OutOfAttempts};
+use seriatim::{AfterHalt, OutOfAttempts};
 
 /// A value, or the word `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,16 +107,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => None,
     };
     time.ok_or_else(mistake)
-}
-
-/// Reads which missed times of a schedule make a job: `last`, `skip`, `all:10`.
-pub(crate) fn missed(text: &str) -> Result<Missed, String> {
-    let all = || text.strip_prefix("all:")?.parse().ok().map(|at_most| Missed::All { at_most });
-    match text {
-        "last" => Ok(Missed::Last),
-        "skip" => Ok(Missed::Skip),
-        _ => all().ok_or_else(|| String::from("the policies are last, skip, and all:10")),
-    }
 }
 
 /// Reads a time. A day begins at midnight in UTC; tables print times as they can be given here.

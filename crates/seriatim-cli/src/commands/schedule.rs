@@ -80,7 +80,7 @@ async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
         let schedule = schedule(set, &data)?;
         session.operator.set_schedule(conn, schedule).await?;
         let stored = find(conn, session, &set.name).await?;
-        let sentence = format!("schedule {:?} is set: {}{doubts}", stored.name, in_words(&stored));
+        let sentence = format!("{}{doubts}", admin::Effect::ScheduleSet { schedule: &stored });
         let data = json::change("set_schedule", &stored)?;
         Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
     };
@@ -110,18 +110,6 @@ async fn find(
 ) -> Result<StoredSchedule, Failure> {
     let none = || Failure::NothingMatched(format!("there is no schedule {name:?}"));
     session.client.schedule(conn, name).await?.ok_or_else(none)
-}
-
-/// Returns when and where a schedule makes jobs.
-fn in_words(schedule: &StoredSchedule) -> String {
-    let StoredSchedule { timing, queue, group, .. } = schedule;
-    let of_group = group.as_ref().map(|group| format!("group {group:?} of ")).unwrap_or_default();
-    let next = match (schedule.next_fire, schedule.paused_at) {
-        (_, Some(_)) => String::from("paused"),
-        (Some(next), None) => format!("next at {}", clock(next)),
-        (None, None) => String::from("its time is over, and it makes no job"),
-    };
-    format!("a job for {of_group}queue {queue:?}, {timing}; {next}")
 }
 
 async fn list(session: &Session) -> Result<(), Failure> {

@@ -58,6 +58,7 @@ async fn carry_out(change: &Change<'_>, action: &Action) -> Result<Effect, WebEr
         Action::StartMoveTask(task) => move_task::start(change, task).await,
         Action::CancelMoveTask { queue, task } => move_task::cancel(change, queue, *task).await,
         Action::ReleaseNode { node } => node::release(change, node).await,
+        Action::SetSchedule(set) => schedule::set(change, set).await,
         Action::PauseSchedule { schedule } => schedule::pause(change, schedule).await,
         Action::ResumeSchedule { schedule } => schedule::resume(change, schedule).await,
         Action::FireSchedule { schedule } => schedule::fire(change, schedule).await,

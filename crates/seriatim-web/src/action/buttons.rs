@@ -3,7 +3,7 @@
 use seriatim::JobStatus;
 use seriatim::admin::{Batch, GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
 
-use crate::action::{Action, StartMoveTask};
+use crate::action::{Action, SetSchedule, StartMoveTask};
 use crate::app::App;
 use crate::config::Access;
 use crate::data::{JobView, Lane, LetterFilter, SoFar};
@@ -286,6 +286,12 @@ impl<'a> Buttons<'a> {
             Action::PauseSchedule { schedule: name() }
         });
         self.add(&Action::RemoveSchedule { schedule: name() });
+        self
+    }
+
+    /// Adds the making of a schedule, or its change.
+    pub(crate) fn set_schedule(mut self) -> Self {
+        self.add(&Action::SetSchedule(SetSchedule::default()));
         self
     }
 

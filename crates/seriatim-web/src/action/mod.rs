@@ -24,6 +24,7 @@ pub(crate) use crate::action::act::act;
 pub(crate) use crate::action::buttons::{Button, Buttons};
 pub(crate) use crate::action::effect::Effect;
 pub(crate) use crate::action::move_task::StartMoveTask;
+pub(crate) use crate::action::schedule::SetSchedule;
 
 /// An action and what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +114,8 @@ pub(crate) enum Action {
     ReleaseNode {
         node: String,
     },
+    /// Makes a schedule, or changes the one of its name.
+    SetSchedule(SetSchedule),
     PauseSchedule {
         schedule: String,
     },
@@ -156,6 +159,7 @@ impl Action {
             | Self::StartMoveTask(_)
             | Self::CancelMoveTask { .. }
             | Self::ReleaseNode { .. }
+            | Self::SetSchedule(_)
             | Self::PauseSchedule { .. }
             | Self::ResumeSchedule { .. }
             | Self::FireSchedule { .. }
@@ -190,6 +194,7 @@ impl Action {
             Self::StartMoveTask(_) => "Start move task",
             Self::CancelMoveTask { .. } => "Cancel move task",
             Self::ReleaseNode { .. } => "Release",
+            Self::SetSchedule(_) => "Set schedule",
             Self::RemoveSchedule { .. } => "Remove",
             Self::AbandonBatch { .. } => "Abandon",
         }

@@ -62,10 +62,7 @@ async fn advice(app: &App, to: Option<&str>) -> Result<String, WebError> {
     let mut advice = String::new();
     let nodes = data::nodes(app).await?;
     if let Some(to) = to {
-        let served = nodes.iter().any(|node| node.queues.iter().flatten().any(|queue| queue == to));
-        if !served && data::queue(app, to).await?.is_none() {
-            advice = format!(" No job, setting or processor names queue {to:?}: is it mistyped?");
-        }
+        advice = data::mistyped(app, to).await?.unwrap_or_default();
     }
     if !nodes.iter().any(|node| node.alive) {
         advice.push_str(

@@ -32,6 +32,7 @@ pub(crate) struct ScheduleQuery {
 struct Schedules {
     schedules: Vec<ScheduleRow>,
     next: Option<String>,
+    set: Vec<Button>,
 }
 
 async fn show(visit: Visit, query: Asked<ScheduleQuery>) -> Shown {
@@ -43,6 +44,7 @@ async fn show(visit: Visit, query: Asked<ScheduleQuery>) -> Shown {
             schedules.truncate(data::SCHEDULES);
             let main = Schedules {
                 next: schedules.last().filter(|_| full).map(|last| encode(&last.name)),
+                set: visit.buttons().set_schedule().made(),
                 schedules: schedules.iter().map(|one| ScheduleRow::new(&visit, one)).collect(),
             };
             Ok((String::from("Schedules"), main.render()?))

@@ -86,6 +86,69 @@ async fn a_schedule_is_listed_paused_taken_back_and_fired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_made_and_changed() {
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), users()).await;
+    let seen = get(page, "/schedules", ANN).await.body;
+    assert!(seen.contains("Set schedule"), "{seen}");
+    let seen = get(page, "/schedules", VIC).await.body;
+    assert!(!seen.contains("Set schedule"), "a viewer changes nothing: {seen}");
+    let nightly = |more: serde_json::Value| {
+        let mut body = json!({"schedule": "nightly", "queue": "reports", "reason": "wanted"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let cron = json!({"cron": "0 3 * * *", "zone": "Europe/Berlin"});
+    assert_eq!(act(page, VIC, "set_schedule", &nightly(cron.clone())).await.status, 403);
+    for (mistake, words) in [
+        (json!({}), "one of the three"),
+        (json!({"cron": "0 3 * * *"}), "one of the three"),
+        (json!({"every": 5, "at": "2030-01-01T00:00:00Z"}), "one of the three"),
+        (json!({"cron": "at three", "zone": "UTC"}), "is no cron expression"),
+        (json!({"cron": "0 3 * * *", "zone": "Berlin"}), "there is no time zone"),
+        (json!({"at": "tomorrow"}), "is no time such as"),
+        (json!({"every": 0}), "must be"),
+        (json!({"every": 60, "data": "{"}), "is no JSON"),
+        (json!({"every": 60, "missed": "all:0"}), "must be"),
+        (json!({"every": 60, "missed": "last:1"}), "is no policy of missed times"),
+        (json!({"every": 60, "overlap": "never"}), "`never`"),
+        (json!({"every": 60, "color": "red"}), "color"),
+        (json!({"every": 60, "group": "a\u{0}"}), "control character"),
+        (json!({"every": 60, "queue": ""}), "empty"),
+    ] {
+        let refused = act(page, ANN, "set_schedule", &nightly(mistake)).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert!(refused.body.contains(words), "{words}: {}", refused.body);
+    }
+    let list = async || get(page, "/api/v1/schedules", VIC).await.json();
+    let preview = json!({"dry_run": true, "every": 60});
+    let preview = act(page, ANN, "set_schedule", &nightly(preview)).await.json();
+    let message = preview["message"].as_str().unwrap();
+    assert!(message.contains("every 1 min") && message.contains("is it mistyped?"), "{message}");
+    assert_eq!(list().await, json!([]), "a preview makes none");
+
+    let made = act(page, ANN, "set_schedule", &nightly(cron)).await.json();
+    assert!(made["message"].as_str().unwrap().contains("Europe/Berlin; next at "), "{made}");
+    let back = post(page, ACTIONS, ANN, &made["undo"]["body"]).await;
+    assert_eq!((back.status, list().await), (200, json!([])), "{}", back.body);
+
+    let full = json!({
+        "every": 3600, "group": "customer-7", "job_name": "report", "data": "{\"of\": 7}",
+        "missed": "all:10", "overlap": "skip",
+    });
+    act(page, ANN, "set_schedule", &nightly(full)).await;
+    let once = json!({"at": "2090-01-01T00:00:00+01:00", "group": "customer-8"});
+    let changed = act(page, ANN, "set_schedule", &nightly(once)).await.json();
+    assert_eq!(changed["undo"], json!(null), "the job of before is not known");
+    let stored = list().await;
+    assert_eq!((&stored[0]["group"], &stored[1]), (&json!("customer-8"), &json!(null)));
+    let fire = json!({"schedule": "nightly", "reason": "now"});
+    assert_eq!(act(page, ANN, "fire_schedule", &fire).await.status, 200);
+    let log = get(page, "/api/v1/operations", ANN).await.json();
+    assert_eq!(log[1]["action"], "set_schedule", "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_schedules_come_in_pages() {
     let shop = Shop::open(0).await;
     let page = serve(shop.pool(), users()).await;

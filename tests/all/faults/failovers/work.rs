@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::task::JoinHandle;
 
 use crate::support::witness::{self, Findings, Inside, Step};
-use crate::support::{handler_with, queue, value};
+use crate::support::{chain, handler_with, queue, value};
 
 const QUEUES: [(&str, Hold); 2] =
     [("held", Hold::Transaction), ("leased", Hold::Lease(Duration::from_mins(10)))];
@@ -36,7 +36,10 @@ async fn follow(hosts: &[PgConnectOptions]) -> PgPool {
 
 async fn worker(name: &str, hosts: &[PgConnectOptions], inside: &Inside) -> Running {
     let pool = follow(hosts).await;
-    let mut builder = Processor::builder(pool.clone()).node(name);
+    let node = name.to_owned();
+    let mut builder = Processor::builder(pool.clone()).node(name).on_error(move |error| {
+        println!("{} {node}: {}", chrono::Utc::now().time(), chain(error));
+    });
     for (name, hold) in QUEUES {
         let run =
             handler_with((inside.clone(), pool.clone()), async |(inside, pool), job, data| {
