@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::{NewJob, Schedule};
+use seriatim_web::Access;
 
+use crate::browser::local;
+use crate::chromium::{ENTER, browser};
 use crate::support::{ACTIONS, ANN, Shop, VIC, act, get, post, serve, users};
 
 async fn set(shop: &Shop, name: &str) {
@@ -146,6 +149,47 @@ async fn a_schedule_is_made_and_changed() {
     assert_eq!(act(page, ANN, "fire_schedule", &fire).await.status, 200);
     let log = get(page, "/api/v1/operations", ANN).await.json();
     assert_eq!(log[1]["action"], "set_schedule", "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_set_and_taken_back_in_the_browser() {
+    let Some(browser) = browser(false, 400).await else { return };
+    let shop = Shop::open(0).await;
+    let page = serve(shop.pool(), local(Access::Operator)).await;
+    browser.open(page, "/schedules").await;
+    browser.refresh_soon().await;
+    browser.script("document.querySelector('details').open = true").await;
+    let press = "document.querySelector('[data-fields] .act').click()";
+    let field = |name: &str| format!("document.querySelector('[data-fields] [name={name}]')");
+    browser.script(&format!("{}.focus()", field("schedule"))).await;
+    browser.press("nightly").await;
+    // Its queue is missing.
+    browser.script(press).await;
+    assert_eq!(browser.script("return document.getElementById('ask').open").await, false);
+    for (name, text) in [("cron", "0 3 * * *"), ("zone", "Europe/Berlin"), ("queue", "reports")] {
+        browser.script(&format!("{}.focus()", field(name))).await;
+        browser.press(text).await;
+    }
+    browser
+        .script(&format!("{}.value = 'skip'; document.activeElement.blur()", field("overlap")))
+        .await;
+    // A refresh keeps what was typed, and what is open.
+    browser.script("return refresh()").await;
+    assert_eq!(browser.script("return document.querySelector('details').open").await, true);
+    browser.script(press).await;
+    browser.reads("#ask-preview", "in Europe/Berlin; next at ").await;
+    browser.press("as agreed").await;
+    browser.press(ENTER).await;
+    browser.reads("#told", "is set").await;
+    browser.reads("#main table", "skip").await;
+    let wider = "return document.documentElement.scrollWidth - window.innerWidth";
+    assert!(browser.script(wider).await.as_i64().unwrap() <= 0, "it scrolls sideways");
+    browser.press("u").await;
+    browser.reads("#ask-preview", "is removed").await;
+    browser.press(ENTER).await;
+    browser.reads("#main", "There is no schedule.").await;
+    browser.close().await;
+    shop.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
