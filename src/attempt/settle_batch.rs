@@ -17,9 +17,7 @@ use uuid::Uuid;
 use crate::attempt::hold::RETRY_SKIPPED;
 use crate::attempt::settle_late::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
-use crate::error::BackgroundError;
 use crate::job::outcome::Outcome;
-use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::store::WorkConnection;
 use crate::store::{Succeeded, begin_short};
@@ -93,7 +91,9 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
             // A job that the database refuses must not delay the others.
             Err(_) => settle_each(&context, &mut waiting).await,
         };
-        abandon_lost(&context, &mut waiting, failed);
+        if let Some(error) = failed {
+            abandon_lost(&mut waiting, error);
+        }
         if waiting.len() == before {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -205,23 +205,21 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
     failed
 }
 
-/// Leaves a job to a take-over when its hold is lost and [`RECORD_LIMIT`] is over. A job whose
-/// lease stands is tried on.
-fn abandon_lost(context: &Context, waiting: &mut Vec<Finished>, mut failed: Option<sqlx::Error>) {
-    let now = Instant::now();
+/// Leaves jobs to a take-over that could not be recorded when their hold is lost and
+/// [`RECORD_LIMIT`] is over. A job whose lease stands is tried on; so is one whose row is locked,
+/// because its claim stands.
+fn abandon_lost(waiting: &mut Vec<Finished>, error: sqlx::Error) {
+    let (now, mut error) = (Instant::now(), Some(error));
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
         if !finished.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
             rest.push(finished);
             continue;
         }
-        let (queue, job) = (finished.run.queue.name.to_string(), finished.run.claim.job);
-        context.report(&BackgroundError::Settle {
-            queue,
-            job,
-            source: failed.take().map(redact_detail),
-        });
-        finished.answer(Settled::Ended(TurnEnd::Lost));
+        // One error for all of them, which cannot be cloned.
+        let error = error.take().unwrap_or_else(|| io::Error::from(io::ErrorKind::TimedOut).into());
+        let end = finished.run.leave_claim(error);
+        finished.answer(Settled::Ended(end));
     }
     *waiting = rest;
 }

@@ -13,9 +13,7 @@ use crate::attempt::failure::broken;
 use crate::attempt::hold::RETRY_SKIPPED;
 use crate::attempt::lost::report_taken_over;
 use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
-use crate::error::BackgroundError;
 use crate::job::outcome::{Outcome, RunResult};
-use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::store::{HoldAnswer, SessionId, WorkConnection, begin_short, in_tx, is_read_only};
 
@@ -72,7 +70,7 @@ impl ClaimedTurn {
         let mut run = self.clone();
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
-        let mut source = None;
+        let mut error = sqlx::Error::from(io::Error::from(io::ErrorKind::TimedOut));
         while Instant::now() < deadline {
             // If only the answer was lost, the next try finds that the token is gone.
             match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut unrecorded)).await {
@@ -80,7 +78,7 @@ impl ClaimedTurn {
                 Ok(Ok(None)) => {}
                 failed => {
                     pause = (pause * 2).min(Duration::from_millis(500));
-                    source = Some(match failed {
+                    error = match failed {
                         Ok(Err(error)) => {
                             if is_refusal(&error) {
                                 // The next try records the changed outcome.
@@ -89,18 +87,12 @@ impl ClaimedTurn {
                             error
                         }
                         _ => io::Error::from(io::ErrorKind::TimedOut).into(),
-                    });
+                    };
                 }
             }
             sleep(pause).await;
         }
-        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
-        self.context.report(&BackgroundError::Settle {
-            queue,
-            job,
-            source: source.map(redact_detail),
-        });
-        TurnEnd::Lost
+        self.leave_claim(error)
     }
 
     /// Handles a success that the database refused. If it is one of several, the first is recorded

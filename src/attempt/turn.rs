@@ -1,6 +1,7 @@
 //! The data of a claimed turn: its jobs, its end, and the part that is still to be recorded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
@@ -14,8 +15,10 @@ use crate::attempt::failure::broken;
 use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
 use crate::attempt::time_slice::TimeSlice;
+use crate::error::BackgroundError;
 use crate::job::outcome::{Outcome, RunResult};
 use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::redact::redact_detail;
 use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
@@ -36,6 +39,9 @@ pub(crate) struct QueueRuntime {
     /// One for each handler that may run at once. By transaction more jobs may be held: each of the
     /// others is settled, or is about to begin.
     pub(crate) handlers: Arc<Semaphore>,
+    /// True if a claim was left to a take-over: no server recorded its outcome in time. Its worker
+    /// then looks for claims that it does not know.
+    pub(crate) left_claim: AtomicBool,
 }
 
 /// The application's own code around each attempt.
@@ -57,7 +63,19 @@ impl QueueRuntime {
         let meter = Arc::new(QueueMeter::new(options.name()));
         let time_slice = TimeSlice::new(options.time_slice);
         let handlers = Arc::new(Semaphore::new(options.concurrency));
-        Self { name, options, keep, handler, settler, hooks, meter, time_slice, handlers }
+        let left_claim = AtomicBool::new(false);
+        Self {
+            name,
+            options,
+            keep,
+            handler,
+            settler,
+            hooks,
+            meter,
+            time_slice,
+            handlers,
+            left_claim,
+        }
     }
 
     /// Returns a queue that runs in the caller's task, one job at a time and in its transaction,
@@ -171,6 +189,15 @@ impl ClaimedTurn {
             Outcome::Released => TurnEnd::Released,
             _ => TurnEnd::Finished,
         }
+    }
+
+    /// Leaves the claim to a take-over, and reports why its outcome was not recorded.
+    pub(crate) fn leave_claim(&self, error: sqlx::Error) -> TurnEnd {
+        self.queue.left_claim.store(true, Ordering::Relaxed);
+        let (queue, job) = (self.queue.name.to_string(), self.claim.job);
+        let source = Some(redact_detail(error));
+        self.context.report(&BackgroundError::Settle { queue, job, source });
+        TurnEnd::Lost
     }
 
     /// Returns whether the claim stands for the next job of the turn.

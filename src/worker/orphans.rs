@@ -1,5 +1,7 @@
-//! Suspects orphaned claims: claims that were committed, and whose answers were lost.
+//! Suspects orphaned claims: those whose answers were lost, and those that were left to a take-over
+//! because no server recorded their outcome in time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -26,6 +28,10 @@ impl Worker {
     /// would until their leases end. Runs between two claims, when all other claims are known.
     pub(crate) async fn suspect_orphans(&self, state: &mut WorkerState) {
         let now = Instant::now();
+        // By transaction a claim stands for half a second.
+        if self.leased() && self.queue.left_claim.swap(false, Ordering::Relaxed) {
+            state.orphan_checks = from(now);
+        }
         let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
         else {
             return;
@@ -51,7 +57,7 @@ impl Worker {
                     tracing::info!(
                         suspected,
                         queue,
-                        "claims whose answers were lost will be taken over"
+                        "claims that this process does not know will be taken over"
                     );
                 }
             }

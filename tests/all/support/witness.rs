@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use seriatim::receive::Received;
 use seriatim::{ActiveJob, JobError, NewJob};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 
 use crate::support::{PATIENCE, by_hand, jobs_where, value};
 
@@ -107,6 +108,18 @@ pub async fn take_step(
     Ok(json!(seen))
 }
 
+/// Writes the effect of a received job, whose receiver acks it in the same transaction.
+pub async fn write_received(
+    tx: &mut PgConnection,
+    queue: &str,
+    job: &Received,
+) -> Result<(), sqlx::Error> {
+    let step: Step = job.decode().unwrap();
+    let place = format!("{queue}/{}", job.group.as_deref().unwrap_or("-"));
+    let (producer, n) = (i32::try_from(step.producer).unwrap(), i32::try_from(step.n).unwrap());
+    insert_effect(tx, &place, (producer, n), job.receipt.job()).await
+}
+
 async fn write_effect(
     job: &mut ActiveJob,
     place: &str,
@@ -114,12 +127,21 @@ async fn write_effect(
     n: i32,
 ) -> Result<(), JobError> {
     let id = job.id();
+    Ok(insert_effect(job.tx().await?, place, (producer, n), id).await?)
+}
+
+async fn insert_effect(
+    tx: &mut PgConnection,
+    place: &str,
+    (producer, n): (i32, i32),
+    job: i64,
+) -> Result<(), sqlx::Error> {
     sqlx::query("insert into public.effect (place, producer, n, job) values ($1, $2, $3, $4)")
         .bind(place)
         .bind(producer)
         .bind(n)
-        .bind(id)
-        .execute(job.tx().await?)
+        .bind(job)
+        .execute(tx)
         .await?;
     Ok(())
 }

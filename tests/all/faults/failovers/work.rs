@@ -5,22 +5,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use seriatim::primary::Follow;
-use seriatim::{Hold, Processor, RetryPolicy, Running};
+use seriatim::receive::{Receive, ReceiveError};
+use seriatim::{Client, Hold, Processor, RetryPolicy, Running};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::witness::{self, Findings, Inside, Step};
 use crate::support::{chain, handler_with, queue, value};
 
 const QUEUES: [(&str, Hold); 2] =
     [("held", Hold::Transaction), ("leased", Hold::Lease(Duration::from_mins(10)))];
+/// Its jobs are received.
+const RECEIVED: &str = "received";
 const GROUPS: u32 = 10;
 const EFFECTS: &str = "select count(*) from public.effect";
 
-/// Two processors and a producer, each with a pool that follows the primary.
+/// Two processors, two receivers and a producer, each with a pool that follows the primary.
 pub(super) struct Work {
     workers: [Running; 2],
+    /// Aborted when dropped.
+    _receivers: JoinSet<()>,
     producer: JoinHandle<Vec<i64>>,
     stop: Arc<AtomicBool>,
     inside: Inside,
@@ -52,6 +57,29 @@ async fn worker(name: &str, hosts: &[PgConnectOptions], inside: &Inside) -> Runn
     builder.build().unwrap().start_when_ready()
 }
 
+/// Receives jobs and acks each in the transaction of its effect, until it is aborted. A job whose
+/// ack is lost is received again.
+async fn receive(pool: PgPool) {
+    let client = Client::default();
+    let receive = Receive::new(RECEIVED).max(3).visibility(Duration::from_secs(5));
+    loop {
+        for job in client.receive(&pool, receive.clone()).await.unwrap_or_default() {
+            let write = async {
+                let mut tx = pool.begin().await?;
+                witness::write_received(&mut tx, RECEIVED, &job).await?;
+                client.ack(&mut *tx, &job.receipt).await?;
+                Ok::<(), ReceiveError>(tx.commit().await?)
+            };
+            // Those behind it are no longer its, or no server is there.
+            if write.await.is_err() {
+                break;
+            }
+        }
+        // The receiver's pace.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Enqueues until `stop`, one job after the other. Returns the ids that were acknowledged.
 async fn produce(pool: PgPool, stop: Arc<AtomicBool>) -> Vec<i64> {
     let mut acknowledged = Vec::new();
@@ -59,8 +87,8 @@ async fn produce(pool: PgPool, stop: Arc<AtomicBool>) -> Vec<i64> {
     while !stop.load(Ordering::Relaxed) {
         n += 1;
         let work = Step { producer: 1, n, ms: u64::from(n % 5) };
-        let (queue, _) = QUEUES[n as usize % 2];
-        let group = format!("g{}", n / 2 % GROUPS);
+        let queue = [QUEUES[0].0, QUEUES[1].0, RECEIVED][n as usize % 3];
+        let group = format!("g{}", n / 3 % GROUPS);
         let job = witness::job(queue, Some(&group), &work);
         if let Ok(enqueued) = seriatim::enqueue(&pool, job).await {
             acknowledged.push(enqueued.id());
@@ -76,9 +104,13 @@ impl Work {
     pub(super) async fn begin(hosts: &[PgConnectOptions]) -> Self {
         let inside = Inside::default();
         let workers = [worker("one", hosts, &inside).await, worker("two", hosts, &inside).await];
+        let mut receivers = JoinSet::new();
+        for _ in 0..2 {
+            receivers.spawn(receive(follow(hosts).await));
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let producer = tokio::spawn(produce(follow(hosts).await, Arc::clone(&stop)));
-        Self { workers, producer, stop, inside }
+        Self { workers, _receivers: receivers, producer, stop, inside }
     }
 
     /// Waits for so many more effects of jobs. Returns how long that took.
