@@ -17,7 +17,8 @@ use crate::{Client, NewJob};
 /// Flagged jobs of a backlog, as single enqueues leave them.
 const FLAGS: u32 = 20_000;
 
-/// A queue without limits, and one with a limit per key, a rate and a spacing that no claim reaches.
+/// A queue without limits, and one with a limit per key, a rate and a spacing that no claim
+/// reaches.
 async fn scenes() -> [Scene; 2] {
     let limited = Scene::new().await;
     let settings = QueueSettings::new(Q)
@@ -113,8 +114,9 @@ async fn heads_that_are_locked_hide_no_idle_group() {
             begin(&mut locker).await;
             run(&mut locker, "select from seriatim.job for update").await;
             is_found(&scene).await;
-            // The worker has put off the groups that were in line, and reads each of them again later.
-            // If none was in line, it has put only a few there: each claim reads the flags of the rest.
+            // The worker has put off the groups that were in line, and reads each of them again
+            // later. If none was in line, it has put only a few there: each claim reads the flags
+            // of the rest.
             let later = "select count(*) from seriatim.queue_group where rechecks > 0";
             let later = scene.number(later).await;
             assert!(if in_line { later == 100 } else { (1..10).contains(&later) }, "{later}");

@@ -66,7 +66,8 @@ async fn runs_soon(group: Option<&str>) {
     nothing_remains(pool).await;
 }
 
-/// Its handler has a transaction when the server ends. It has the only slot, so that no claim fails.
+/// Its handler has a transaction when the server ends. It has the only slot, so that no claim
+/// fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_recorded_runs_soon_however_long_the_lease_is() {
     let server = Server::start().await.unwrap();

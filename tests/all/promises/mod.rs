@@ -68,7 +68,7 @@ fn is_limited() -> bool {
     let name = thread.name().unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     name.rsplit("::").next().hash(&mut hasher);
-    (hasher.finish() % 2 == 0) == (HOLD == Hold::Transaction)
+    hasher.finish().is_multiple_of(2) == (HOLD == Hold::Transaction)
 }
 
 /// Sets all limits of a queue: so many groups run at once for each limit key, the rate does not

@@ -30,7 +30,7 @@ pub(crate) struct ScheduleQuery {
 #[derive(Template)]
 #[template(path = "schedules.html")]
 struct Schedules {
-    schedules: Vec<ScheduleRow>,
+    rows: Vec<ScheduleRow>,
     next: Option<String>,
     set: Vec<Button>,
 }
@@ -45,7 +45,7 @@ async fn show(visit: Visit, query: Asked<ScheduleQuery>) -> Shown {
             let main = Schedules {
                 next: schedules.last().filter(|_| full).map(|last| encode(&last.name)),
                 set: visit.buttons().set_schedule().made(),
-                schedules: schedules.iter().map(|one| ScheduleRow::new(&visit, one)).collect(),
+                rows: schedules.iter().map(|one| ScheduleRow::new(&visit, one)).collect(),
             };
             Ok((String::from("Schedules"), main.render()?))
         })

@@ -70,7 +70,7 @@ async fn receive(pool: PgPool) {
                 client.ack(&mut *tx, &job.receipt).await?;
                 Ok::<(), ReceiveError>(tx.commit().await?)
             };
-            // Those behind it are no longer its, or no server is there.
+            // The jobs behind it are no longer its, or no server is there.
             if write.await.is_err() {
                 break;
             }
