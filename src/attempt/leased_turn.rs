@@ -252,7 +252,8 @@ impl ClaimedTurn {
         }
     }
 
-    fn extend_lease(&self, lease: Duration, asked_at: Instant) -> LeaseGuard {
+    /// Extends the claim's lease from now on, which also makes the claim known.
+    pub(crate) fn extend_lease(&self, lease: Duration, asked_at: Instant) -> LeaseGuard {
         let claim = LeasedClaim {
             job: self.claim.job,
             ungrouped: self.claim.group.is_none(),
@@ -349,7 +350,8 @@ impl ClaimedTurn {
         let unrecorded = Unrecorded::EarlierOnly;
         let signals = signals.clone();
         let since = Instant::now();
-        let finished = Finished { run, unrecorded, guard: None, signals, since, answer };
+        let finished =
+            Finished { run, unrecorded, guard: None, signals, since, failed: None, answer };
         pending.flush = Some((pending.successes.len(), settled));
         let settler = self.queue.settler.clone();
         tokio::spawn(async move {

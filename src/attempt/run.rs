@@ -441,7 +441,8 @@ impl ClaimedTurn {
         let (answer, end) = oneshot::channel();
         let signals = lease.guard.signals.clone();
         let (guard, since) = (Some(lease.guard), Instant::now());
-        let finished = Finished { run: self.clone(), unrecorded, guard, signals, since, answer };
+        let finished =
+            Finished { run: self.clone(), unrecorded, guard, signals, since, failed: None, answer };
         // The settler outlives the slots, unless the runtime ends; the lease runs out then.
         if settler.send(finished).await.is_err() {
             return TurnEnd::Lost;

@@ -15,7 +15,9 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::attempt::hold::RETRY_SKIPPED;
-use crate::attempt::settle_late::{ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal};
+use crate::attempt::settle_late::{
+    ANSWER_LIMIT, RECORD_LIMIT, SettleAttempt, is_refusal, row_is_locked,
+};
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::job::outcome::Outcome;
 use crate::liveness::context::Context;
@@ -86,14 +88,11 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
             waiting.push(finished);
         }
         let before = waiting.len();
-        let failed = match settle(&context, &mut waiting).await {
-            Ok(()) => None,
+        if settle(&context, &mut waiting).await.is_err() {
             // A job that the database refuses must not delay the others.
-            Err(_) => settle_each(&context, &mut waiting).await,
-        };
-        if let Some(error) = failed {
-            abandon_lost(&mut waiting, error);
+            settle_each(&context, &mut waiting).await;
         }
+        abandon_lost(&mut waiting);
         if waiting.len() == before {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -113,7 +112,7 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
         Err(_) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     };
     let mut rest = Vec::new();
-    for (finished, tried) in waiting.drain(..).zip(tried) {
+    for (mut finished, tried) in waiting.drain(..).zip(tried) {
         let end = match tried {
             SettleAttempt::Recorded => {
                 Settled::Ended(finished.run.tell_late_end(&finished.unrecorded))
@@ -127,6 +126,7 @@ async fn settle(context: &Context, waiting: &mut Vec<Finished>) -> Result<(), sq
             // such jobs here would keep others out.
             SettleAttempt::Skipped if finished.is_earlier_only() => Settled::Skipped,
             SettleAttempt::Skipped => {
+                finished.failed = None;
                 rest.push(finished);
                 continue;
             }
@@ -179,8 +179,7 @@ async fn settle_successes(
     Ok(settled)
 }
 
-async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<sqlx::Error> {
-    let mut failed = None;
+async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) {
     let mut rest = Vec::new();
     for finished in waiting.drain(..) {
         let mut one = vec![finished];
@@ -188,7 +187,7 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
             && let Some(mut finished) = one.pop()
         {
             if !is_refusal(&error) {
-                failed = Some(error);
+                finished.failed = Some(error);
                 rest.push(finished);
             } else if finished.is_earlier_only() {
                 finished.answer(Settled::Refused);
@@ -196,28 +195,28 @@ async fn settle_each(context: &Context, waiting: &mut Vec<Finished>) -> Option<s
                 // The next try records the changed outcome.
                 let Finished { run, unrecorded, .. } = &mut finished;
                 run.refuse(unrecorded, &error);
+                finished.failed = Some(error);
                 rest.push(finished);
             }
         }
         rest.append(&mut one);
     }
     *waiting = rest;
-    failed
 }
 
-/// Leaves jobs to a take-over that could not be recorded when their hold is lost and
-/// [`RECORD_LIMIT`] is over. A job whose lease stands is tried on; so is one whose row is locked,
-/// because its claim stands.
-fn abandon_lost(waiting: &mut Vec<Finished>, error: sqlx::Error) {
-    let (now, mut error) = (Instant::now(), Some(error));
+/// Leaves jobs to a take-over whose hold is lost, and that could not be recorded within
+/// [`RECORD_LIMIT`], or twice as long while their rows are locked. A job whose lease stands is
+/// tried on.
+fn abandon_lost(waiting: &mut Vec<Finished>) {
+    let now = Instant::now();
     let mut rest = Vec::new();
-    for finished in waiting.drain(..) {
-        if !finished.signals.lost.is_cancelled() || now < finished.since + RECORD_LIMIT {
+    for mut finished in waiting.drain(..) {
+        let limit = if finished.failed.is_some() { RECORD_LIMIT } else { RECORD_LIMIT * 2 };
+        if !finished.signals.lost.is_cancelled() || now < finished.since + limit {
             rest.push(finished);
             continue;
         }
-        // One error for all of them, which cannot be cloned.
-        let error = error.take().unwrap_or_else(|| io::Error::from(io::ErrorKind::TimedOut).into());
+        let error = finished.failed.take().unwrap_or_else(row_is_locked);
         let end = finished.run.leave_claim(error);
         finished.answer(Settled::Ended(end));
     }

@@ -44,6 +44,11 @@ pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
 }
 
+/// Returns the reason of an outcome that was not recorded though the server answered.
+pub(crate) fn row_is_locked() -> sqlx::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, "its row is locked").into()
+}
+
 /// The result of one try to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SettleAttempt {
@@ -70,7 +75,9 @@ impl ClaimedTurn {
         let mut run = self.clone();
         let deadline = Instant::now() + RECORD_LIMIT;
         let mut pause = RETRY_SKIPPED;
-        let mut error = sqlx::Error::from(io::Error::from(io::ErrorKind::TimedOut));
+        let mut error = row_is_locked();
+        // An orphan check must not suspect it meanwhile.
+        let _known = self.lease.map(|lease| self.extend_lease(lease, Instant::now()));
         while Instant::now() < deadline {
             // If only the answer was lost, the next try finds that the token is gone.
             match timeout(ANSWER_LIMIT, run.try_by_token(session, &mut unrecorded)).await {

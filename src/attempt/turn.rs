@@ -244,6 +244,8 @@ pub(crate) struct Finished {
     pub(crate) guard: Option<LeaseGuard>,
     pub(crate) signals: Signals,
     pub(crate) since: Instant,
+    /// The error of the last try to record; `None` if a row was locked.
+    pub(crate) failed: Option<sqlx::Error>,
     pub(crate) answer: oneshot::Sender<Settled>,
 }
 

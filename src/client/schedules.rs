@@ -35,6 +35,10 @@ impl Client {
         executor: impl PgExecutor<'_>,
         name: &str,
     ) -> Result<Option<StoredSchedule>, ControlError> {
+        // PostgreSQL refuses it as a text.
+        if name.contains('\0') {
+            return Ok(None);
+        }
         Ok(self.store.schedules(executor, Some(name), None, 1).await?.pop())
     }
 

@@ -28,9 +28,10 @@ impl Worker {
     /// would until their leases end. Runs between two claims, when all other claims are known.
     pub(crate) async fn suspect_orphans(&self, state: &mut WorkerState) {
         let now = Instant::now();
-        // By transaction a claim stands for half a second.
+        // By transaction a claim stands for half a second, and needs no check.
         if self.leased() && self.queue.left_claim.swap(false, Ordering::Relaxed) {
-            state.orphan_checks = from(now);
+            let [first, _] = &mut state.orphan_checks;
+            first.get_or_insert(now + TIMES[0]);
         }
         let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
         else {

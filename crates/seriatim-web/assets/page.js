@@ -79,7 +79,7 @@ function focusMark() {
 function restoreFocus(mark) {
   if (!mark) return;
   const row = rows().find((row) => nameOf(row) === mark.row) ?? main;
-  const same = [...row.querySelectorAll("a, button, input")].find((other) =>
+  const same = [...row.querySelectorAll("a, button, input, summary")].find((other) =>
     other.getAttribute("href") === mark.href && other.dataset.action === mark.action
     && other.value === mark.value && other.id === mark.id);
   (same ?? row.querySelector?.("[data-open]"))?.focus({ preventScroll: true });

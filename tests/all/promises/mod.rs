@@ -41,7 +41,8 @@ fn worker(url: String, queues: &[&str]) -> worker_process::Settings {
 }
 
 /// A database of the test's own. Under one of the two holds, by the test's name, its queues have
-/// limits that do not bind, and its groups have limit keys.
+/// limits that do not bind, and its groups have limit keys; with `SERIATIM_TEST_LIMITS=swapped`
+/// under the other one.
 async fn database() -> TestDatabase {
     let database = support::database().await;
     if is_limited() {
@@ -68,7 +69,8 @@ fn is_limited() -> bool {
     let name = thread.name().unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     name.rsplit("::").next().hash(&mut hasher);
-    hasher.finish().is_multiple_of(2) == (HOLD == Hold::Transaction)
+    let limited = hasher.finish().is_multiple_of(2) == (HOLD == Hold::Transaction);
+    limited != std::env::var("SERIATIM_TEST_LIMITS").is_ok_and(|limits| limits == "swapped")
 }
 
 /// Sets all limits of a queue: so many groups run at once for each limit key, the rate does not

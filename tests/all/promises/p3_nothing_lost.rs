@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{database, queue};
 use crate::support::{
-    Errors, by_hand, drained, ended, handler, job, job_of, job_when, jobs_where, nothing_remains,
-    operator, processor, started, until_groups, until_jobs, value,
+    Errors, by_hand, drained, ended, eventually, handler, job, job_of, job_when, jobs_where,
+    nothing_remains, operator, processor, started, until_groups, until_jobs, value,
 };
 
 const FOLLOW_UP: &str = "all have ended";
@@ -158,7 +158,10 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     assert!(one + other > 2, "processors came and went");
 
     let last = start(&database, &errors).await;
+    let several = "select count(*) > 2 from seriatim.job where data #>> '{}' = 'on time'";
+    eventually(pool, several, true).await;
     operator().pause_schedule(pool, "each second").await.unwrap();
+    drained(pool, "q").await;
     let follow_ups = format!("data #>> '{{}}' = '{FOLLOW_UP}'");
     until_jobs(pool, &follow_ups, i64::try_from(batches.len()).unwrap()).await;
     drained(pool, "q").await;
@@ -166,9 +169,11 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     let waiting = Client::default().batches(pool, None, true).await.unwrap();
     assert_eq!(waiting.iter().map(|batch| batch.id).collect::<Vec<_>>(), [0; 0]);
     assert_eq!(jobs_where(pool, &follow_ups).await, i64::try_from(batches.len()).unwrap());
-    let due = "select count(distinct headers->>'seriatim-scheduled-for') from seriatim.job";
-    let due: i64 = value(pool, due).await;
-    assert_eq!(jobs_where(pool, "data #>> '{}' = 'on time'").await, due, "one for each due time");
+    let due = "select extract(epoch from max(due) - min(due))::int8 + 1, count(distinct due)
+        from (select (headers->>'seriatim-scheduled-for')::timestamptz as due from seriatim.job) j";
+    let due: (i64, i64) = sqlx::query_as(due).fetch_one(pool).await.unwrap();
+    let made = jobs_where(pool, "data #>> '{}' = 'on time'").await;
+    assert_eq!(due, (made, made), "one for each due time");
     nothing_remains(pool).await;
     let missing: Vec<i64> = sqlx::query_scalar(
         "select id from unnest($1::int8[]) id where not exists \

@@ -48,8 +48,8 @@ pub fn job(queue: &str, group: Option<&str>, step: &Step) -> NewJob {
 /// Writes an effect inside of the job's transaction, and outside of it reads, waits and writes a
 /// counter: two that run at the same time read the same value, and one increment is lost. Every
 /// other one works before it has a transaction: what is lost then, under a lease, no row lock could
-/// have kept. Some put themselves off once, before their effect or with it, and some report how far
-/// they are.
+/// have kept. Some put themselves off once, with their effect or without it, which is rolled back
+/// then. Some report how far they are.
 pub async fn take_step(
     job: &mut ActiveJob,
     outside: &PgPool,
@@ -157,7 +157,7 @@ pub async fn all_have_ended(pool: &PgPool) {
     goes_on_until(pool, unfinished, |n| n == 0).await;
 }
 
-/// The claims, the processors and the first of the queue, for a message.
+/// Claims, processors, the first unfinished jobs and the sessions, for a message.
 const STUCK: &str = "select concat_ws(E'\\n',
     'now ' || clock_timestamp(),
     (select string_agg(g::text, E'\\n') from (select * from seriatim.queue_group limit 12) g),

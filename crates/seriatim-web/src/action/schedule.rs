@@ -1,5 +1,6 @@
 //! Schedules: set, paused, resumed, fired by hand and removed.
 
+use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -14,7 +15,7 @@ use crate::data;
 use crate::error::WebError;
 
 /// A schedule to make, or to change: its timing is one of the three.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SetSchedule {
     pub(crate) schedule: String,
@@ -35,6 +36,19 @@ pub(crate) struct SetSchedule {
     pub(crate) missed: Option<String>,
     #[serde(default)]
     pub(crate) overlap: Overlap,
+}
+
+/// The log has the action, and not the data of jobs.
+impl fmt::Debug for SetSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedule, cron, zone, every, at, queue, group, .. } = self;
+        f.debug_struct("SetSchedule")
+            .field("schedule", schedule)
+            .field("timing", &(cron, zone, every, at))
+            .field("queue", queue)
+            .field("group", group)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SetSchedule {
@@ -84,10 +98,18 @@ pub(crate) async fn set(change: &Change<'_>, set: &SetSchedule) -> Result<Effect
     let stored: Option<StoredSchedule> = client.schedule(&mut *tx, name).await?;
     let stored = stored.ok_or_else(|| ControlError::NoSuchSchedule { schedule: name.clone() })?;
     let Effect { message, .. } = Effect::worded(&admin::Effect::ScheduleSet { schedule: &stored });
-    let message = format!("{message}{}", advice.unwrap_or_default());
-    // A change overwrites the job of before, which is not read back.
+    let replaced = match before {
+        Some(before) => format!(
+            " It replaces the one that was there ({}), with its job: what is left empty has its \
+             default.",
+            before.timing
+        ),
+        None => String::new(),
+    };
+    let message = format!("{message}{replaced}{}", advice.unwrap_or_default());
+    // The job of before is not read back.
     let remove = || Action::RemoveSchedule { schedule: name.clone() };
-    let undo = before.is_none().then(|| Undo::new(remove(), change.taken_back()));
+    let undo = replaced.is_empty().then(|| Undo::new(remove(), change.taken_back()));
     change.end(tx, Effect { undo, ..Effect::new(message) }).await
 }
 

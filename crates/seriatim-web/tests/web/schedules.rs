@@ -118,6 +118,7 @@ async fn a_schedule_is_made_and_changed() {
         (json!({"every": 60, "color": "red"}), "color"),
         (json!({"every": 60, "group": "a\u{0}"}), "control character"),
         (json!({"every": 60, "queue": ""}), "empty"),
+        (json!({"every": 60, "schedule": "a\u{0}"}), "control character"),
     ] {
         let refused = act(page, ANN, "set_schedule", &nightly(mistake)).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
@@ -143,6 +144,8 @@ async fn a_schedule_is_made_and_changed() {
     let once = json!({"at": "2090-01-01T00:00:00+01:00", "group": "customer-8"});
     let changed = act(page, ANN, "set_schedule", &nightly(once)).await.json();
     assert_eq!(changed["undo"], json!(null), "the job of before is not known");
+    let message = changed["message"].as_str().unwrap();
+    assert!(message.contains("It replaces the one that was there (every 1 h)"), "{message}");
     let stored = list().await;
     assert_eq!((&stored[0]["group"], &stored[1]), (&json!("customer-8"), &json!(null)));
     let fire = json!({"schedule": "nightly", "reason": "now"});

@@ -25,7 +25,7 @@ const EFFECTS: &str = "select count(*) from public.effect";
 pub(super) struct Work {
     workers: [Running; 2],
     /// Aborted when dropped.
-    _receivers: JoinSet<()>,
+    receivers: JoinSet<()>,
     producer: JoinHandle<Vec<i64>>,
     stop: Arc<AtomicBool>,
     inside: Inside,
@@ -110,7 +110,7 @@ impl Work {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let producer = tokio::spawn(produce(follow(hosts).await, Arc::clone(&stop)));
-        Self { workers, _receivers: receivers, producer, stop, inside }
+        Self { workers, receivers, producer, stop, inside }
     }
 
     /// Waits for so many more effects of jobs. Returns how long that took.
@@ -123,7 +123,7 @@ impl Work {
     /// Ends the producer, waits for all jobs, and checks the promises: nothing that was
     /// acknowledged is lost (P3), each job has one effect (P4), in order (P1), one at a time (P2).
     /// Returns the number of jobs.
-    pub(super) async fn ends_well(self, pool: &PgPool) -> usize {
+    pub(super) async fn ends_well(mut self, pool: &PgPool) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let acknowledged = self.producer.await.unwrap();
         witness::all_have_ended(pool).await;
@@ -131,6 +131,7 @@ impl Work {
         let there: i64 = there.bind(&acknowledged).fetch_one(pool).await.unwrap();
         let there = usize::try_from(there).unwrap();
         assert_eq!(there, acknowledged.len(), "acknowledged jobs are lost");
+        assert!(self.receivers.try_join_next().is_none(), "no receiver has ended by itself");
         let all: i64 = value(pool, "select count(*) from seriatim.job").await;
         let findings = witness::findings(pool, usize::try_from(all).unwrap()).await;
         assert_eq!(findings, Findings::default());

@@ -21,6 +21,7 @@ use super::disk::Disk;
 use super::produce::{ATTEMPTS, LIMITS, Load, Producer, Shared};
 use super::worker::Settings;
 use crate::faults::random_histories::features;
+use crate::faults::random_histories::program::Limits;
 use crate::faults::random_histories::recorder::{Recorder, now};
 use crate::faults::random_histories::run::EACH;
 use crate::support::network::Network;
@@ -107,6 +108,7 @@ pub struct Driver {
     pub seats: Vec<Seat>,
     pub shared: Arc<Shared>,
     pub round: Round,
+    limits: Limits,
     started: usize,
     rounds: usize,
     producing: JoinSet<()>,
@@ -153,6 +155,12 @@ impl Driver {
             seats: Vec::new(),
             shared: Arc::default(),
             round: Round::new(0),
+            // With a rate no job is prefetched, and with a spacing each turn is one job.
+            limits: if fastrand::bool() {
+                LIMITS
+            } else {
+                Limits { rate: None, spacing: None, ..LIMITS }
+            },
             started: 0,
             rounds: 0,
             producing: JoinSet::new(),
@@ -171,7 +179,7 @@ impl Driver {
         self.rounds += 1;
         self.shared = Arc::default();
         if self.setup.load.features {
-            features::set_limits(&self.pool, &self.round.recorder, LIMITS, ATTEMPTS).await;
+            features::set_limits(&self.pool, &self.round.recorder, self.limits, ATTEMPTS).await;
             // A clock that jumps ahead by an hour makes thousands of times due.
             let missed = if self.setup.programs.is_some() { Missed::Last } else { EACH };
             features::start_schedule(&self.pool, &self.schedule(), "g0", missed).await;

@@ -36,8 +36,8 @@ pub struct Load {
     pub writes: usize,
     /// No more is enqueued while so many jobs wait.
     pub backlog: usize,
-    /// Whether the queue has all limits, and some jobs have limit keys, are in batches, put
-    /// themselves off, rest or report how far they are.
+    /// Whether the queue has a limit per key and perhaps the others, and some jobs have limit
+    /// keys, are in batches, put themselves off, rest or report how far they are.
     pub features: bool,
 }
 
