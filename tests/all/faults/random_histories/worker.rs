@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use seriatim::observe::BackgroundError;
 use seriatim::{
-    ActiveJob, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions, Retention,
-    RetryPolicy, Running,
+    ActiveJob, FailureKind, Hold, JobError, NewJob, OutOfAttempts, Processor, QueueOptions,
+    Retention, RetryPolicy, Running,
 };
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -18,7 +18,7 @@ use super::program::{Rest, Sabotage, Then, Turn};
 use super::recorder::{Recorder, Run, now};
 use crate::support::worker_process::{input_is_closed, say};
 use crate::support::{chain, handler_with};
-use seriatim_history::event::{Ended, Enqueued, Event, Name, Of};
+use seriatim_history::event::{Ended, Enqueued, Event, Name, Of, Time};
 
 /// The settings of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub async fn work(settings: Settings) {
         .timeout(Duration::from_millis(TIMEOUT))
         .keep_cancelled(Retention::Forever)
         .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
-    let errors = recorder.clone();
+    let (errors, timeouts) = (recorder.clone(), recorder.clone());
     let sabotage = settings.sabotage;
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
@@ -98,6 +98,14 @@ pub async fn work(settings: Settings) {
             let what = if stranded { format!("{STRANDED}: ") } else { String::new() };
             say(format!("error: {error:?}"));
             errors.fault(what + &chain(error), now());
+        })
+        // The limit counts a round trip behind the handler, which has said how it ends by then.
+        .on_event(move |event| {
+            let failure = event.failure.as_ref().map(|failure| failure.kind);
+            if let (Some(FailureKind::Timeout), Some(lasted)) = (failure, event.duration) {
+                let lasted = Time::try_from(lasted.as_micros()).unwrap();
+                timeouts.fault(format!("job {} timed out", event.job), now() - lasted);
+            }
         })
         .queue(
             queue,
