@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use crate::job::error::{BuildMistake, NameError, ScheduleError};
 use crate::job::reason::{failed_call, reason};
 use crate::job::redact::redact_detail;
+use crate::job::shard::ShardId;
 use crate::job::stall::Stall;
 
 /// Why `migrate` failed. Nothing was changed.
@@ -53,6 +54,19 @@ pub enum MigrateError {
         schema: String,
         /// The first of its tables that is distributed.
         table: String,
+    },
+    /// The schema has the number of another shard, or has given its jobs ids without one: those of
+    /// shard 0.
+    #[error(
+        "schema {schema:?} of this database is shard {found}, not {wanted}: check which server each pool leads to. A schema keeps its number, and one that has given ids to jobs is shard 0"
+    )]
+    OtherShard {
+        /// The schema.
+        schema: String,
+        /// The shard that it is.
+        found: ShardId,
+        /// The shard that it should be.
+        wanted: ShardId,
     },
     /// Citus would pass the schema on to other nodes. It must be local to the node that it is used
     /// on.
@@ -458,6 +472,16 @@ pub enum StartError {
         reason(.0)
     )]
     StatementPooler(#[source] sqlx::Error),
+    /// A processor of several servers ([`Processor::over`](crate::Processor::over)) cannot start
+    /// because of this one.
+    #[error("shard {shard}: {error}")]
+    OnShard {
+        /// The number of the server.
+        shard: ShardId,
+        /// The error there.
+        #[source]
+        error: Box<StartError>,
+    },
 }
 
 impl fmt::Debug for StartError {
@@ -679,6 +703,20 @@ pub enum BackgroundError {
         /// The limit.
         limit: Duration,
     },
+    /// One of several servers was away or read-only when the processor started
+    /// ([`Processor::over`](crate::Processor::over)). It is waited for, and the others are used.
+    #[error("the server is waited for: {0}")]
+    Away(#[source] StartError),
+    /// The error of one server, in a processor of several
+    /// ([`Processor::over`](crate::Processor::over)).
+    #[error("shard {shard}: {error}")]
+    OnShard {
+        /// The number of the server.
+        shard: ShardId,
+        /// The error there.
+        #[source]
+        error: Box<BackgroundError>,
+    },
 }
 
 impl BackgroundError {
@@ -711,6 +749,8 @@ impl BackgroundError {
             Self::NoWatchdog(_) => "no_watchdog",
             Self::HandlerBlocks { .. } => "handler_blocks",
             Self::TooSlow { .. } => "too_slow",
+            Self::Away(_) => "away",
+            Self::OnShard { error, .. } => error.source_word(),
         }
     }
 

@@ -396,6 +396,7 @@ pub mod primary;
 mod processor;
 pub mod receive;
 pub mod rehearsal;
+pub mod shards;
 mod slots;
 mod store;
 #[cfg(feature = "testing")]
@@ -453,6 +454,8 @@ mod guide {
     struct Receiving;
     #[doc = include_str!("../docs/guide/schedules.md")]
     struct Schedules;
+    #[doc = include_str!("../docs/guide/servers.md")]
+    struct Servers;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
     #[doc = include_str!("../docs/guide/too-many-requests.md")]

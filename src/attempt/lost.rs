@@ -35,12 +35,12 @@ pub(crate) fn taken_over(signals: &Signals) -> sqlx::Error {
 pub(crate) fn report_lost_hold(context: &Context, queue: &str, job: i64, result: &RunResult) {
     let RunResult::Broken(kind, _) = result else { return };
     if [FailureKind::ConnectionLost, FailureKind::LeaseLost].contains(kind) {
-        context.report(&BackgroundError::HoldLost { queue: queue.to_owned(), job });
+        context.report(BackgroundError::HoldLost { queue: queue.to_owned(), job });
     }
 }
 
 /// Reports a claim that was taken over before its outcome was recorded.
 pub(crate) fn report_taken_over(context: &Context, queue: &str, job: i64) {
     let queue = queue.to_owned();
-    context.report(&BackgroundError::Settle { queue, job, source: None });
+    context.report(BackgroundError::Settle { queue, job, source: None });
 }

@@ -55,7 +55,7 @@ pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
             if !std::mem::replace(&mut reported, true) {
                 let (queue, job) = (queue.to_string(), run.claim.job);
                 let source = source.take().map(redact_detail);
-                context.report(&BackgroundError::Hold { queue, job, source });
+                context.report(BackgroundError::Hold { queue, job, source });
             }
             if !leased || context.stop.is_cancelled() {
                 return;

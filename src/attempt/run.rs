@@ -147,7 +147,7 @@ impl ClaimedTurn {
         source: Option<sqlx::Error>,
     ) -> Option<SlotConnection> {
         let broken = source.is_some();
-        self.context.report(&BackgroundError::Hold {
+        self.context.report(BackgroundError::Hold {
             queue: self.queue.name.to_string(),
             job: self.claim.job,
             source,

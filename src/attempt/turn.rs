@@ -30,7 +30,7 @@ pub(crate) struct QueueRuntime {
     pub(crate) name: Arc<str>,
     pub(crate) options: QueueOptions,
     pub(crate) keep: KeepFinished,
-    pub(crate) handler: Box<dyn ErasedHandler>,
+    pub(crate) handler: Arc<dyn ErasedHandler>,
     /// Receives finished jobs that are held by a lease.
     pub(crate) settler: mpsc::Sender<Finished>,
     pub(crate) hooks: AttemptHooks,
@@ -55,7 +55,7 @@ pub(crate) struct AttemptHooks {
 impl QueueRuntime {
     pub(crate) fn new(
         options: QueueOptions,
-        handler: Box<dyn ErasedHandler>,
+        handler: Arc<dyn ErasedHandler>,
         settler: mpsc::Sender<Finished>,
         hooks: AttemptHooks,
     ) -> Self {
@@ -82,7 +82,7 @@ impl QueueRuntime {
     /// whatever its options: no heartbeat extends a lease there.
     pub(crate) fn in_one_task(
         options: QueueOptions,
-        handler: Box<dyn ErasedHandler>,
+        handler: Arc<dyn ErasedHandler>,
         hooks: AttemptHooks,
     ) -> Self {
         let (settler, _) = mpsc::channel(1);
@@ -196,7 +196,7 @@ impl ClaimedTurn {
         self.queue.left_claim.store(true, Ordering::Relaxed);
         let (queue, job) = (self.queue.name.to_string(), self.claim.job);
         let source = Some(redact_detail(error));
-        self.context.report(&BackgroundError::Settle { queue, job, source });
+        self.context.report(BackgroundError::Settle { queue, job, source });
         TurnEnd::Lost
     }
 

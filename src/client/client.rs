@@ -9,6 +9,7 @@ use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
 use crate::job::new_job::{EnqueueSettings, NewJob};
+use crate::job::shard::ShardId;
 use crate::store::Store;
 
 /// The calls of an application for one schema: enqueue, receive, read, explain. Cheap to clone;
@@ -146,6 +147,31 @@ impl Client {
     /// [`MigrateError::Database`] otherwise.
     pub async fn migrate(&self, pool: &PgPool) -> Result<(), MigrateError> {
         self.store.migrate(&mut *self.connection(pool).await?).await
+    }
+
+    /// Calls [`migrate`](Self::migrate), and gives the schema its number among the servers that one
+    /// program uses ([`Shards`](crate::shards::Shards)): the ids of its jobs have a range of their
+    /// own from then on. To be called before the first job, and at every start. A schema that has
+    /// given ids already is shard 0; every other keeps the number that it has.
+    ///
+    /// # Errors
+    /// As [`migrate`](Self::migrate), and [`MigrateError::OtherShard`] if it has another number.
+    pub async fn migrate_shard(&self, pool: &PgPool, shard: ShardId) -> Result<(), MigrateError> {
+        self.store.migrate_shard(&mut *self.connection(pool).await?, shard).await
+    }
+
+    /// Returns the number of the schema among the servers that one program uses. One that was given
+    /// none is shard 0.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`], also if there are no tables.
+    pub async fn shard(&self, pool: &PgPool) -> Result<ShardId, MigrateError> {
+        let shard = self.store.shard(&mut *self.connection(pool).await?).await;
+        shard.map_err(|source| MigrateError::Database {
+            schema: self.schema().to_owned(),
+            step: None,
+            source,
+        })
     }
 
     /// Returns whether [`migrate`](Self::migrate) would find nothing to do.

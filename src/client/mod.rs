@@ -20,3 +20,4 @@ pub(crate) mod receive;
 mod rehearse;
 mod schedules;
 mod settings;
+pub(crate) mod shards;

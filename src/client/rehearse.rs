@@ -65,18 +65,18 @@ impl Client {
         what: Rehearsal,
         handler: impl JobHandler,
     ) -> Result<RehearsalReport, RehearsalError> {
-        self.rehearse_erased(pool, (queue, Box::new(handler)), AttemptHooks::default(), what).await
+        self.rehearse_erased(pool, (queue, Arc::new(handler)), AttemptHooks::default(), what).await
     }
 
     pub(crate) async fn rehearse_erased(
         &self,
         pool: &PgPool,
-        (queue, handler): (QueueOptions, Box<dyn ErasedHandler>),
+        (queue, handler): (QueueOptions, Arc<dyn ErasedHandler>),
         hooks: AttemptHooks,
         what: Rehearsal,
     ) -> Result<RehearsalReport, RehearsalError> {
         let store = Arc::clone(&self.store);
-        let context = Arc::new(Context::new(store, pool, self.enqueue.clone(), None));
+        let context = Arc::new(Context::new(store, (None, pool), self.enqueue.clone(), None));
         let queue = Arc::new(QueueRuntime::in_one_task(queue, handler, hooks));
         let report = rehearse(&context, &queue, pool, &what).await;
         context.side.close().await;

@@ -152,7 +152,7 @@ async fn a_failed_upgrade_leaves_the_version_before() {
     assert!(error.to_string().starts_with(words), "{error}");
     let columns = "select count(*)::text from pg_attribute where attname = 'future'";
     assert_eq!(text(conn, columns).await, "0");
-    assert_eq!(store.schema_state(conn).await.unwrap(), SchemaState::Equal);
+    assert_eq!(store.schema_state(conn, None).await.unwrap(), SchemaState::Equal);
     store.migrate(conn).await.unwrap();
     database.remove().await.unwrap();
 }

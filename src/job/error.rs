@@ -330,6 +330,14 @@ pub enum BuildMistake {
         /// The schedule.
         schedule: String,
     },
+    /// A processor of several servers has a schedule: each would fire it.
+    #[error(
+        "schedule {schedule:?} would be fired by each server: store it on the server of its group, by Client::operator(..).set_schedule(pool, ..)"
+    )]
+    ScheduleOnShards {
+        /// The schedule.
+        schedule: String,
+    },
     /// A schedule cannot be used.
     #[error("{0}")]
     Schedule(#[from] ScheduleError),

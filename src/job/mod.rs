@@ -40,6 +40,7 @@ pub(crate) mod rehearsal;
 pub(crate) mod retry;
 pub(crate) mod schedule;
 pub(crate) mod sentence;
+pub(crate) mod shard;
 pub(crate) mod stall;
 mod stored_job;
 pub(crate) mod trace_parent;

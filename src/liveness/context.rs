@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::job::new_job::EnqueueSettings;
+use crate::job::shard::ShardId;
 use crate::liveness::leases::Leases;
 use crate::liveness::log_throttle::LogThrottle;
 use crate::liveness::pooler_state::PoolerState;
@@ -31,6 +32,8 @@ pub(crate) type ErrorHook = Arc<dyn Fn(&BackgroundError) + Send + Sync>;
 /// The state that the parts of a processor share.
 pub(crate) struct Context {
     pub(crate) store: Arc<Store>,
+    /// The number of its server, if the processor works on several.
+    pub(crate) shard: Option<ShardId>,
     pub(crate) pooler_state: PoolerState,
     pub(crate) schema: SchemaGate,
     pub(crate) limits: SessionLimits,
@@ -63,12 +66,13 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(
         store: Arc<Store>,
-        pool: &PgPool,
+        (shard, pool): (Option<ShardId>, &PgPool),
         enqueue: EnqueueSettings,
         on_error: Option<ErrorHook>,
     ) -> Self {
         Self {
             store,
+            shard,
             pooler_state: PoolerState::default(),
             schema: SchemaGate::default(),
             limits: SessionLimits::default(),
@@ -107,17 +111,17 @@ impl Context {
             }
             *last = Some(now);
         }
-        self.report(&BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
+        self.report(BackgroundError::PoolExhausted { queue: queue.to_owned(), connections });
     }
 
     /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
     /// once a minute for each cause. A read-only server is reported only once: every part of the
     /// processor meets it at each try.
-    pub(crate) fn report(&self, error: &BackgroundError) {
-        if is_of_read_only(error) {
+    pub(crate) fn report(&self, error: BackgroundError) {
+        if is_of_read_only(&error) {
             tracing::debug!(target: "seriatim::node", "{error}");
             if self.read_only().refused(Instant::now()) {
-                self.pass_on(&BackgroundError::ReadOnly);
+                self.pass_on(BackgroundError::ReadOnly);
             }
         } else {
             self.pass_on(error);
@@ -127,7 +131,8 @@ impl Context {
     /// The server was written to, by a transaction that began then.
     pub(crate) fn record_write(&self, begun: Instant) {
         if self.read_only().written(begun, Instant::now()) {
-            tracing::info!("the server can be written to again");
+            let shard = self.shard.map(ShardId::number);
+            tracing::info!(shard, "the server can be written to again");
         }
     }
 
@@ -138,6 +143,7 @@ impl Context {
         if let Some(since) = away {
             tracing::info!(
                 target: "seriatim::node",
+                shard = self.shard.map(ShardId::number),
                 away_s = since.elapsed().as_secs(),
                 "the database can be reached again"
             );
@@ -149,26 +155,31 @@ impl Context {
         self.read_only.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pass_on(&self, error: &BackgroundError) {
-        record_error(error);
-        if let BackgroundError::Connection { source, .. } = error
+    fn pass_on(&self, error: BackgroundError) {
+        record_error(&error);
+        if let BackgroundError::Connection { source, .. } = &error
             && !matches!(source, sqlx::Error::PoolTimedOut)
         {
             let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
             away.get_or_insert_with(Instant::now);
         }
-        if let Some(left_out) = self.log_throttle.admit(error, Instant::now()) {
+        if let Some(left_out) = self.log_throttle.admit(&error, Instant::now()) {
             // The message has its reason; the count is of the lines since the last one.
             let repeated = (left_out > 0).then_some(left_out);
+            let shard = self.shard.map(ShardId::number);
             if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
-                tracing::error!(target: "seriatim::node", repeated, "{error}");
+                tracing::error!(target: "seriatim::node", shard, repeated, "{error}");
             } else {
-                tracing::warn!(target: "seriatim::node", repeated, "{error}");
+                tracing::warn!(target: "seriatim::node", shard, repeated, "{error}");
             }
         }
         if let Some(hook) = &self.on_error {
+            let error = match self.shard {
+                None => error,
+                Some(shard) => BackgroundError::OnShard { shard, error: Box::new(error) },
+            };
             // A panic of the hook would end the caller: a worker, or the monitor.
-            if catch_unwind(AssertUnwindSafe(|| hook(error))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| hook(&error))).is_err() {
                 tracing::error!("the hook for background errors panicked");
             }
         }

@@ -49,7 +49,7 @@ pub(crate) async fn detect(
         PoolerKind::Statements(source) => {
             context.pooler_state.refused.cancel();
             context.stop.cancel();
-            context.report(&BackgroundError::StatementPooler(source));
+            context.report(BackgroundError::StatementPooler(source));
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) fn accept_transaction_pooler(context: &Context, sessions_wanted: bool
     context.store.send_no_names();
     context.pooler_state.pooled.cancel();
     if sessions_wanted {
-        context.report(&BackgroundError::TransactionPooler);
+        context.report(BackgroundError::TransactionPooler);
     } else {
         tracing::info!("a transaction pooler is between this processor and the server");
     }

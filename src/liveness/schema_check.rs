@@ -51,7 +51,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
         let verdict = decide(context, state);
         let words = verdict.error.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(error) = verdict.error.filter(|_| words != reported) {
-            context.report(&error);
+            context.report(error);
         }
         reported = words;
         // If the server cannot be reached, the gate stays as it is: other parts report that.
@@ -68,7 +68,7 @@ pub(crate) async fn run(context: &Context, stop: &CancellationToken) {
 pub(crate) async fn read_state(context: &Context) -> Result<SchemaState, MigrateError> {
     let conn = context.side.acquire().await;
     let mut conn = WorkConnection::from(conn.map_err(|source| database(context, source))?);
-    let state = context.store.schema_state(&mut conn).await;
+    let state = context.store.schema_state(&mut conn, context.shard).await;
     if !matches!(state, Err(MigrateError::Database { .. })) {
         conn.done();
     }

@@ -1,5 +1,6 @@
 //! The counts of a shutdown, and the signal that begins one.
 
+use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The outcomes of the jobs that were running when the shutdown began.
@@ -15,6 +16,17 @@ pub struct ShutdownReport {
     /// Did not stop although they were told to (a handler that blocks its thread, say). Their locks
     /// last until the process ends.
     pub still_running: u64,
+}
+
+impl Sum for ShutdownReport {
+    fn sum<I: Iterator<Item = Self>>(reports: I) -> Self {
+        reports.fold(Self::default(), |sum, report| Self {
+            finished: sum.finished + report.finished,
+            released: sum.released + report.released,
+            lost: sum.lost + report.lost,
+            still_running: sum.still_running + report.still_running,
+        })
+    }
 }
 
 /// Numbers of a processor's attempts: running, and ended in each way.

@@ -160,7 +160,7 @@ impl WatchdogGuard {
         let last_words = {
             let (context, stall) = (Arc::clone(&self.context), stall.clone());
             move || {
-                context.report(&BackgroundError::Stalled(stall));
+                context.report(BackgroundError::Stalled(stall));
                 drop(done);
             }
         };

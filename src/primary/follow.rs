@@ -93,10 +93,11 @@ impl Follow {
         Self { hosts: vec![host], follows: true, after_connect: None }
     }
 
-    /// Adds a server.
+    /// Adds a server. From then on the primary is followed, whatever the URL said.
     #[must_use]
     pub fn host(mut self, host: PgConnectOptions) -> Self {
         self.hosts.push(host);
+        self.follows = true;
         self
     }
 
@@ -408,5 +409,17 @@ impl Noted {
                 "the host is of another cluster: it is not followed"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_more_is_followed() {
+        let one = Follow::url("postgres://localhost/app").unwrap();
+        assert!(!one.follows());
+        assert!(one.host(PgConnectOptions::new_without_pgpass().host("other")).follows());
     }
 }

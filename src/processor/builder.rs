@@ -10,6 +10,7 @@ use crate::attempt::event::Event;
 use crate::attempt::handler::JobHandler;
 use crate::attempt::layer::Layer;
 use crate::client::client::Client;
+use crate::client::shards::Shards;
 use crate::error::{BackgroundError, BuildError};
 use crate::job::error::BuildMistake;
 use crate::job::name;
@@ -34,14 +35,28 @@ impl Processor {
     /// gives its connections back 2 s after its last job. Beside the pool the processor opens up to
     /// five connections of its own, with the pool's options.
     pub fn builder(pool: PgPool) -> ProcessorBuilder {
-        ProcessorBuilder { config: Config::new(pool) }
+        ProcessorBuilder { config: Config::new(vec![(None, pool)]) }
+    }
+
+    /// Begins a processor on several servers. It works on each as a processor of its own would: by
+    /// claims, a presence, a monitor, wake-ups and maintenance there. So each pool must be as large
+    /// as for [`builder`](Self::builder), and each queue has its concurrency on each server.
+    /// [`slots`](ProcessorBuilder::slots) bounds the jobs on all of them together: queues have them
+    /// by their weights, and the servers on which a queue has work share its part evenly.
+    ///
+    /// A server that cannot be reached stops its own jobs, and no others. Errors name their server
+    /// ([`BackgroundError::OnShard`], the field `shard` in the log), and so does
+    /// [`Health`](crate::observe::Health).
+    pub fn over(shards: &Shards) -> ProcessorBuilder {
+        let servers = shards.iter().map(|(shard, pool)| (Some(shard), pool.clone()));
+        ProcessorBuilder { config: Config::new(servers.collect()) }
     }
 }
 
 impl ProcessorBuilder {
     /// Registers a queue and the handler of its jobs.
     pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
-        self.config.queues.push((options, Box::new(handler)));
+        self.config.queues.push((options, Arc::new(handler)));
         self
     }
 
@@ -51,6 +66,9 @@ impl ProcessorBuilder {
     /// that is stored already is set to this one: with another timing it begins from now and makes
     /// up for nothing, with the same its due times go on as they were. A paused one stays paused.
     /// If versions of a program differ in it, the last that starts wins.
+    ///
+    /// A processor of several servers takes none, as each of them would fire it
+    /// ([`BuildMistake::ScheduleOnShards`](crate::BuildMistake::ScheduleOnShards)).
     ///
     /// Any processor with [maintenance](Self::maintenance_interval) fires it, whichever queues it
     /// serves.
@@ -253,7 +271,7 @@ impl ProcessorBuilder {
         // Destructured whole, so that a new setting cannot be forgotten here.
         let given = std::mem::take(&mut self.config.schedules);
         let Config {
-            pool,
+            servers,
             client,
             queues,
             schedules: _,
@@ -280,18 +298,8 @@ impl ProcessorBuilder {
                 mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
             }
         }
-        let mut schedules: Vec<CheckedSchedule> = Vec::new();
-        for schedule in given {
-            if schedules.iter().any(|earlier| earlier.name == schedule.name()) {
-                let schedule = schedule.name().to_owned();
-                mistakes.push(BuildMistake::ScheduleTwice { schedule });
-                continue;
-            }
-            match schedule.check(client.enqueue.data_limit) {
-                Ok(checked) => schedules.push(checked),
-                Err(mistake) => mistakes.push(mistake.into()),
-            }
-        }
+        let several = servers.iter().any(|(shard, _)| shard.is_some());
+        let schedules = checked_schedules(given, several, client.enqueue.data_limit, &mut mistakes);
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
             queue: String::from("(all)"),
             setting,
@@ -327,21 +335,55 @@ impl ProcessorBuilder {
         if let Some(watchdog) = watchdog {
             watchdog.mistakes(&mut mistakes);
         }
-        let needs = PoolNeeds::lock();
+        let mut needs = PoolNeeds::lock();
         let options = || queues.iter().map(|(options, _)| options);
-        let need = pool_need(options(), *slots, needs.of(pool));
-        let connections = pool.options().get_max_connections();
-        if !reaches(connections, need.all) {
-            let (slots, detail) = (need.all, need.detail);
-            mistakes.push(BuildMistake::PoolTooSmall { connections, slots, detail });
+        let mut own = 0;
+        for (shard, pool) in servers {
+            let need = pool_need(options(), *slots, needs.of(pool));
+            let connections = pool.options().get_max_connections();
+            if !reaches(connections, need.all) {
+                let (slots, mut detail) = (need.all, need.detail);
+                if let Some(shard) = shard {
+                    detail = format!("shard {shard}: {detail}");
+                }
+                mistakes.push(BuildMistake::PoolTooSmall { connections, slots, detail });
+            }
+            own = need.own;
         }
         if !mistakes.is_empty() {
             return Err(BuildError::new(mistakes));
         }
-        warn_of_many_leases(connections, options(), *slots);
-        let need = needs.add(pool.clone(), need.own);
-        Ok(Processor { config: self.config, schedules, need, unstarted: Unstarted })
+        let connections = servers.iter().map(|(_, pool)| pool.options().get_max_connections());
+        if let Some(connections) = connections.min() {
+            warn_of_many_leases(connections, options(), *slots);
+        }
+        let needs = servers.iter().map(|(_, pool)| needs.add(pool.clone(), own)).collect();
+        Ok(Processor { config: self.config, schedules, needs, unstarted: Unstarted })
     }
+}
+
+/// Returns the schedules that can be stored.
+fn checked_schedules(
+    given: Vec<Schedule>,
+    several_servers: bool,
+    data_limit: usize,
+    mistakes: &mut Vec<BuildMistake>,
+) -> Vec<CheckedSchedule> {
+    let mut schedules: Vec<CheckedSchedule> = Vec::new();
+    for schedule in given {
+        let name = || schedule.name().to_owned();
+        if several_servers {
+            mistakes.push(BuildMistake::ScheduleOnShards { schedule: name() });
+        } else if schedules.iter().any(|earlier| earlier.name == schedule.name()) {
+            mistakes.push(BuildMistake::ScheduleTwice { schedule: name() });
+        } else {
+            match schedule.check(data_limit) {
+                Ok(checked) => schedules.push(checked),
+                Err(mistake) => mistakes.push(mistake.into()),
+            }
+        }
+    }
+    schedules
 }
 
 /// The connections that may be needed at once.

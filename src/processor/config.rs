@@ -1,6 +1,7 @@
 //! The settings of a processor, with their defaults.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgPool;
@@ -11,14 +12,16 @@ use crate::attempt::layer::Layer;
 use crate::client::client::Client;
 use crate::job::queue_options::QueueOptions;
 use crate::job::schedule::Schedule;
+use crate::job::shard::ShardId;
 use crate::liveness::context::ErrorHook;
 use crate::liveness::watchdog::Watchdog;
 
 /// The settings of a processor, as its builder collects them.
 pub(crate) struct Config {
-    pub(crate) pool: PgPool,
+    /// Each with its number if there are several.
+    pub(crate) servers: Vec<(Option<ShardId>, PgPool)>,
     pub(crate) client: Client,
-    pub(crate) queues: Vec<(QueueOptions, Box<dyn ErasedHandler>)>,
+    pub(crate) queues: Vec<(QueueOptions, Arc<dyn ErasedHandler>)>,
     pub(crate) schedules: Vec<Schedule>,
     pub(crate) poll: Duration,
     pub(crate) listen: bool,
@@ -35,9 +38,9 @@ pub(crate) struct Config {
 
 impl Config {
     /// Returns the defaults that each method of the builder states.
-    pub(crate) fn new(pool: PgPool) -> Self {
+    pub(crate) fn new(servers: Vec<(Option<ShardId>, PgPool)>) -> Self {
         Self {
-            pool,
+            servers,
             client: Client::default(),
             queues: Vec::new(),
             schedules: Vec::new(),
@@ -61,6 +64,10 @@ impl fmt::Debug for Config {
         let queues: Vec<_> = self.queues.iter().map(|(options, _)| options).collect();
         f.debug_struct("Processor")
             .field("schema", &self.client.schema())
+            .field(
+                "shards",
+                &self.servers.iter().filter_map(|(shard, _)| *shard).collect::<Vec<_>>(),
+            )
             .field("queues", &queues)
             .field("schedules", &self.schedules)
             .field("poll", &self.poll)

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::job::json::optional_seconds;
 use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::shard::ShardId;
 use crate::liveness::context::Context;
 use crate::liveness::vitals::QueueVitals;
 
@@ -18,18 +19,23 @@ use crate::liveness::vitals::QueueVitals;
 #[non_exhaustive]
 pub struct Health {
     /// Whether it claims jobs: the schema fits, each queue's last claim succeeded, and it is not
-    /// shutting down. With a presence, also whether that is proved.
+    /// shutting down. With a presence, also whether that is proved. On several servers
+    /// ([`Processor::over`](crate::Processor::over)): whether it is so on one of them. A server
+    /// that is away makes no process unready.
     pub ready: bool,
-    /// Why it is not ready, each in a sentence; empty if it is.
+    /// Why it is not ready, each in a sentence; empty if it is. With several servers each names
+    /// its own, and they are those of all servers that are not ready.
     pub reasons: Vec<String>,
-    /// Its queues, in the order of the builder's calls.
+    /// Its queues, in the order of the builder's calls; with several servers, of each server in
+    /// turn.
     pub queues: Vec<QueueHealth>,
-    /// Whether other processes can see that this one lives; `None` without a
+    /// Whether other processes can see that this one lives, on all servers; `None` without a
     /// [presence](crate::ProcessorBuilder::presence), as behind a transaction pooler.
     pub presence: Option<bool>,
-    /// Whether it listens for wake-ups; `None` if it [does not](crate::ProcessorBuilder::listen).
+    /// Whether it listens for wake-ups, on all servers; `None` if it
+    /// [does not](crate::ProcessorBuilder::listen).
     pub listener: Option<bool>,
-    /// The number of running handlers.
+    /// The number of running handlers, on all servers.
     pub running: u64,
 }
 
@@ -39,6 +45,9 @@ pub struct Health {
 pub struct QueueHealth {
     /// The queue.
     pub queue: String,
+    /// The number of the server, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardId>,
     /// How its jobs are held: `transaction` or `lease`.
     pub hold: &'static str,
     /// The number of its slots.
@@ -70,18 +79,29 @@ pub(crate) struct ShownQueue {
 /// [`Running::health_probe`](crate::Running::health_probe).
 #[derive(Clone)]
 pub struct HealthProbe {
-    source: Arc<HealthSource>,
+    servers: Arc<[HealthSource]>,
 }
 
 impl HealthProbe {
-    pub(crate) fn new(source: HealthSource) -> Self {
-        Self { source: Arc::new(source) }
+    pub(crate) fn new(servers: Vec<HealthSource>) -> Self {
+        Self { servers: servers.into() }
     }
 
     /// Returns whether the processor claims jobs and how its parts are. Asks the database nothing,
     /// and takes microseconds. Not ready once the processor stops.
     pub fn health(&self) -> Health {
-        self.source.read()
+        let healths: Vec<_> = self.servers.iter().map(HealthSource::read).collect();
+        let all = |part: fn(&Health) -> Option<bool>| {
+            healths.iter().filter_map(part).reduce(|all, one| all && one)
+        };
+        Health {
+            ready: healths.iter().any(|health| health.ready),
+            presence: all(|health| health.presence),
+            listener: all(|health| health.listener),
+            running: healths.iter().map(|health| health.running).sum(),
+            reasons: healths.iter().flat_map(|health| health.reasons.clone()).collect(),
+            queues: healths.into_iter().flat_map(|health| health.queues).collect(),
+        }
     }
 
     /// Returns [`Health::ready`].
@@ -89,8 +109,8 @@ impl HealthProbe {
         self.health().ready
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.source.context
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = &Arc<Context>> {
+        self.servers.iter().map(|server| &server.context)
     }
 }
 
@@ -100,7 +120,7 @@ impl fmt::Debug for HealthProbe {
     }
 }
 
-/// The sources that `health` reads.
+/// The sources that `health` reads, for one server.
 pub(crate) struct HealthSource {
     pub(crate) context: Arc<Context>,
     pub(crate) queues: Vec<ShownQueue>,
@@ -117,9 +137,10 @@ pub(crate) fn word_of(hold: Hold) -> &'static str {
 }
 
 impl HealthSource {
-    pub(crate) fn read(&self) -> Health {
+    fn read(&self) -> Health {
         let (context, now) = (&self.context, Instant::now());
-        let queues: Vec<_> = self.queues.iter().map(|queue| queue.read(now)).collect();
+        let queues: Vec<_> =
+            self.queues.iter().map(|queue| queue.read(context.shard, now)).collect();
         // A pooler owns the sessions that both would need.
         let sessions = !context.pooler_state.pooled.is_cancelled();
         let presence = (self.presence && sessions).then(|| context.vitals.has_presence(now));
@@ -141,17 +162,23 @@ impl HealthSource {
                 reasons.push(format!("queue {queue:?} has not claimed yet"));
             }
         }
+        if let Some(shard) = context.shard {
+            for reason in &mut reasons {
+                *reason = format!("shard {shard}: {reason}");
+            }
+        }
         let running = context.counters.totals().still_running;
         Health { ready: reasons.is_empty(), reasons, queues, presence, listener, running }
     }
 }
 
 impl ShownQueue {
-    fn read(&self, now: Instant) -> QueueHealth {
+    fn read(&self, shard: Option<ShardId>, now: Instant) -> QueueHealth {
         let (slots, claims) = (self.options.concurrency, self.vitals.claims());
         let busy = self.vitals.slot_usage.taken().min(self.options.concurrency);
         QueueHealth {
             queue: self.options.name().to_owned(),
+            shard,
             hold: word_of(self.options.hold),
             slots,
             busy,

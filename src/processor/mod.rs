@@ -12,5 +12,6 @@ mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;
 mod schedules;
+mod server;
 mod spawn;
 mod start_line;

@@ -36,7 +36,7 @@ impl MonitorThread {
         let context = Arc::clone(&self.context);
         let refuse = move |error| {
             context.stop.cancel();
-            context.report(&BackgroundError::NoMonitor(error));
+            context.report(BackgroundError::NoMonitor(error));
         };
         let thread = {
             let refuse = refuse.clone();
@@ -56,7 +56,7 @@ impl MonitorThread {
 
     async fn watch(self) {
         let Self { context, pool, row, presence, blocked_after, stop } = self;
-        let report = |error| context.report(&error);
+        let report = |error| context.report(error);
         let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted: presence };
         tokio::join!(
             context.session_monitor.run(&context.store, &pool, &stop, report),

@@ -34,7 +34,7 @@ impl PoolNeeds {
         same.fold(0, |sum, need| sum.saturating_add(need.connections))
     }
 
-    pub(crate) fn add(mut self, pool: PgPool, connections: usize) -> Arc<PoolNeed> {
+    pub(crate) fn add(&mut self, pool: PgPool, connections: usize) -> Arc<PoolNeed> {
         self.0.retain(|need| need.strong_count() > 0);
         let need = Arc::new(PoolNeed { pool, connections });
         self.0.push(Arc::downgrade(&need));

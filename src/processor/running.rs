@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::liveness::shutdown::ShutdownReport;
 use crate::processor::health::{Health, HealthProbe, HealthSource};
@@ -19,23 +18,21 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// by themselves. [`shutdown`](Self::shutdown) is the way to stop.
 #[must_use = "dropping a Running stops its processor"]
 pub struct Running {
-    stop: CancellationToken,
     probe: HealthProbe,
     ended: JoinHandle<()>,
     /// A shutdown was begun.
     shut_down: bool,
-    #[allow(dead_code)] // For its drop.
-    need: Arc<PoolNeed>,
+    #[allow(dead_code)] // For their drop.
+    needs: Vec<Arc<PoolNeed>>,
 }
 
 impl Running {
     pub(crate) fn new(
-        stop: CancellationToken,
-        health: HealthSource,
-        need: Arc<PoolNeed>,
+        servers: Vec<HealthSource>,
+        needs: Vec<Arc<PoolNeed>>,
         ended: JoinHandle<()>,
     ) -> Self {
-        Self { stop, probe: HealthProbe::new(health), ended, shut_down: false, need }
+        Self { probe: HealthProbe::new(servers), ended, shut_down: false, needs }
     }
 
     /// Returns whether it claims jobs and how its parts are, for a readiness probe or a page. Asks
@@ -69,17 +66,20 @@ impl Running {
     /// `Running` was dropped.
     pub async fn shutdown(mut self, deadline: Duration) -> ShutdownReport {
         self.shut_down = true;
-        let context = Arc::clone(self.probe.context());
-        let before = context.counters.totals();
-        self.stop.cancel();
-        // A shutdown happens once.
-        let _ = context.deadline.set(deadline);
+        let probe = self.probe.clone();
+        let before: Vec<_> = probe.contexts().map(|context| context.counters.totals()).collect();
+        for context in probe.contexts() {
+            context.stop.cancel();
+            // A shutdown happens once.
+            let _ = context.deadline.set(deadline);
+        }
         if timeout(deadline, &mut self.ended).await.is_err() {
-            context.release.cancel();
+            probe.contexts().for_each(|context| context.release.cancel());
             // Jobs that do not end now are reported as still running.
             let _ = timeout(RELEASE_LIMIT, &mut self.ended).await;
         }
-        let report = context.counters.since(&before);
+        let counters = probe.contexts().map(|context| &context.counters).zip(&before);
+        let report = counters.map(|(counters, before)| counters.since(before)).sum();
         let ShutdownReport { finished, released, lost, still_running } = report;
         tracing::info!(
             target: "seriatim::node",
@@ -95,7 +95,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.probe.contexts().for_each(|context| context.stop.cancel());
         if !self.shut_down {
             tracing::warn!(
                 target: "seriatim::node",

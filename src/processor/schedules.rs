@@ -51,7 +51,7 @@ pub(crate) fn spawn(
     tasks: &mut JoinSet<()>,
     context: &Arc<Context>,
     stop: &CancellationToken,
-    schedules: Vec<CheckedSchedule>,
+    schedules: Arc<[CheckedSchedule]>,
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
@@ -61,7 +61,7 @@ pub(crate) fn spawn(
             }
             context.schema.opened().await;
             while let Err(error) = store(&context, &schedules).await {
-                context.report(&BackgroundError::StoreSchedules(error));
+                context.report(BackgroundError::StoreSchedules(error));
                 sleep(RETRY).await;
             }
         };

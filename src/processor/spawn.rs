@@ -26,7 +26,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Returns whether the server could not be reached, or lets nobody in for now: classes 08, 53 and
 /// 57P.
-fn is_away(error: &sqlx::Error) -> bool {
+pub(crate) fn is_away(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_none_or(|code| ["08", "53", "57P"].iter().any(|class| code.starts_with(class)))
 }
@@ -109,7 +109,7 @@ pub(crate) fn spawn_watchdog(
     };
     match watch.start() {
         Ok(()) => drop(tasks.spawn(runtime.run(interval, async move { stop.cancelled().await }))),
-        Err(error) => context.report(&BackgroundError::NoWatchdog(error)),
+        Err(error) => context.report(BackgroundError::NoWatchdog(error)),
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn spawn_listener(
             // The pooler owns the session that would receive the wake-ups.
             () = context.pooler_state.pooled.cancelled() => {}
             () = listener::run(&context.side, &channel, wakes, &stop, &context.vitals, |error| {
-                context.report(&error);
+                context.report(error);
             }) => {}
         }
     });
@@ -154,7 +154,7 @@ pub(crate) fn spawn_maintenance(
             () = stop.cancelled() => return,
         }
         let maintenance = Maintenance { store: &context.store, queues, interval };
-        let report = |error| context.report(&error);
+        let report = |error| context.report(error);
         maintenance.run(&context.side, &context.shared_poll, &wake, &stop, report).await;
     });
 }

@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 
 use crate::job::policy::FailurePolicy;
 use crate::job::queue_options::QueueOptions;
+use crate::job::shard::ShardId;
 use crate::liveness::context::Context;
 use crate::processor::health::word_of;
 use crate::store::{WorkConnection, in_short_tx};
@@ -39,6 +40,7 @@ impl StartLine {
             queues = self.queues,
             shared_slots = self.slots,
             node = self.node,
+            shard = context.shard.map(ShardId::number),
             schema = context.store.names().schema(),
             server,
             wake_ups = self.listen && sessions,

@@ -1,15 +1,17 @@
-//! Which queue gets a free slot when queues share slots by weight. Pure.
+//! Which queue gets a free slot when queues share slots by weight, and on which server. Pure.
 //!
 //! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight
 //! with each slot that it gets. A free slot goes to the queue with the earliest place. A queue that
 //! was idle begins at the present: it has saved nothing up. Take queues A and B that want slots all
 //! the while, and have room for them. The slots that they get in any span differ by |a / weight(A)
 //! - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
+//!
+//! The servers of a queue share its slots in the same way, with equal weights.
 
 /// A step of weight 1. Divided by a weight it leaves 17 digits, and 2^64 steps fit.
 const STEP: u128 = 1 << 64;
 
-/// How many more slots a queue would use.
+/// How many more slots a queue would use on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Nothing,
@@ -25,126 +27,162 @@ pub(crate) struct FairShare {
     /// The present in virtual time: the place of the queue that was served last.
     now: u128,
     queues: Vec<Queue>,
+    parts: Vec<Part>,
 }
 
 #[derive(Debug)]
 struct Queue {
     /// How far a slot moves the queue on.
     step: u128,
-    /// The largest number of slots; 0 once the queue has left.
+    place: u128,
+    /// The present among the queue's servers, in slots.
+    now: u128,
+}
+
+/// A queue on one server.
+#[derive(Debug)]
+struct Part {
+    queue: usize,
+    /// The largest number of slots; 0 once its worker has ended.
     limit: usize,
+    /// Its place among the queue's servers, in slots.
     place: u128,
     want: Want,
-    /// Slots given to the queue, and not yet fetched.
+    /// Slots given to it, and not yet fetched.
     waiting: usize,
     /// Slots fetched, and not yet given back.
     taken: usize,
 }
 
 impl FairShare {
-    /// Returns a share of `slots` for queues, each with its weight and its own limit.
-    pub(crate) fn new(slots: usize, queues: impl IntoIterator<Item = (u32, usize)>) -> Self {
-        let queue = |(weight, limit): (u32, usize)| Queue {
-            step: STEP / u128::from(weight.max(1)),
-            limit,
+    /// Returns a share of `slots` for queues on so many servers. Each queue has a weight, and a
+    /// limit on each server. The parts are those of the first server, then those of the next.
+    pub(crate) fn new(slots: usize, queues: &[(u32, usize)], servers: usize) -> Self {
+        let part = |(queue, (_, limit)): (usize, &(u32, usize))| Part {
+            queue,
+            limit: *limit,
             place: 0,
             want: Want::Nothing,
             waiting: 0,
             taken: 0,
         };
-        Self { free: slots, now: 0, queues: queues.into_iter().map(queue).collect() }
+        let parts = (0..servers).flat_map(|_| queues.iter().enumerate().map(part)).collect();
+        let queue = |(weight, _): &(u32, usize)| Queue {
+            step: STEP / u128::from((*weight).max(1)),
+            place: 0,
+            now: 0,
+        };
+        Self { free: slots, now: 0, queues: queues.iter().map(queue).collect(), parts }
     }
 
-    /// Gives a free slot to a queue that wants one, and returns that queue. To be called after each
+    /// Gives a free slot to a part that wants one, and returns that part. To be called after each
     /// change until it returns `None`.
     pub(crate) fn give(&mut self) -> Option<usize> {
         if self.free == 0 {
             return None;
         }
-        let eligible = |queue: &Queue| {
-            queue.want != Want::Nothing && queue.waiting + queue.taken < queue.limit
+        let place = |part: &Part| {
+            let wants = part.want != Want::Nothing && part.waiting + part.taken < part.limit;
+            let queue = self.queues.get(part.queue).filter(|_| wants)?;
+            Some((queue.place, part.queue, part.place))
         };
-        let places = self.queues.iter().enumerate().filter(|(_, queue)| eligible(queue));
-        let (id, queue) = places.min_by_key(|(_, queue)| queue.place)?;
+        let places =
+            self.parts.iter().enumerate().filter_map(|(id, part)| Some((place(part)?, id)));
+        let (_, id) = places.min()?;
+        let part = self.parts.get_mut(id)?;
+        let queue = self.queues.get_mut(part.queue)?;
         self.now = self.now.max(queue.place);
+        queue.now = queue.now.max(part.place);
         self.free -= 1;
-        let queue = self.queues.get_mut(id)?;
         queue.place += queue.step;
-        queue.waiting += 1;
-        if queue.want == Want::Poll {
-            queue.want = Want::Nothing;
+        part.place += 1;
+        part.waiting += 1;
+        if part.want == Want::Poll {
+            part.want = Want::Nothing;
         }
         Some(id)
     }
 
-    /// Sets what a queue wants from now on. A queue that wants nothing gives back what it has not
+    /// Sets what a part wants from now on. A part that wants nothing gives back what it has not
     /// fetched.
     pub(crate) fn set_want(&mut self, id: usize, want: Want) {
-        let now = self.now;
-        let Some(queue) = self.queues.get_mut(id) else {
+        let Some(part) = self.parts.get(id) else {
             return;
         };
-        if queue.want == Want::Nothing && want != Want::Nothing {
-            queue.place = queue.place.max(now);
+        let (of, wanted) = (part.queue, part.want);
+        if wanted == Want::Nothing && want != Want::Nothing {
+            let idle = self.parts.iter().all(|part| part.queue != of || part.want == Want::Nothing);
+            if let (Some(part), Some(queue)) = (self.parts.get_mut(id), self.queues.get_mut(of)) {
+                part.place = part.place.max(queue.now);
+                if idle {
+                    queue.place = queue.place.max(self.now);
+                }
+            }
         }
-        queue.want = want;
-        if want == Want::Nothing {
-            let waiting = std::mem::take(&mut queue.waiting);
-            queue.refund(waiting);
-            self.free += waiting;
+        if let Some(part) = self.parts.get_mut(id) {
+            part.want = want;
+            if want == Want::Nothing {
+                let waiting = std::mem::take(&mut part.waiting);
+                self.refund(id, waiting);
+            }
         }
     }
 
-    /// Returns the number of slots that wait for a queue to fetch them.
+    /// Returns the number of slots that wait for a part to fetch them.
     pub(crate) fn waiting(&self, id: usize) -> usize {
-        self.queues.get(id).map_or(0, |queue| queue.waiting)
+        self.parts.get(id).map_or(0, |part| part.waiting)
     }
 
-    /// Fetches up to `limit` of the slots that a queue was given. Returns their number.
+    /// Fetches up to `limit` of the slots that a part was given. Returns their number.
     pub(crate) fn fetch(&mut self, id: usize, limit: usize) -> usize {
-        let Some(queue) = self.queues.get_mut(id) else {
+        let Some(part) = self.parts.get_mut(id) else {
             return 0;
         };
-        let fetched = queue.waiting.min(limit);
-        queue.waiting -= fetched;
-        queue.taken += fetched;
+        let fetched = part.waiting.min(limit);
+        part.waiting -= fetched;
+        part.taken += fetched;
         fetched
     }
 
     /// Gives back slots that no job ran in: they do not count as used.
     pub(crate) fn give_back(&mut self, id: usize, unused: usize) {
-        if let Some(queue) = self.queues.get_mut(id) {
-            queue.taken = queue.taken.saturating_sub(unused);
-            queue.refund(unused);
-            self.free += unused;
+        if let Some(part) = self.parts.get_mut(id) {
+            part.taken = part.taken.saturating_sub(unused);
+            self.refund(id, unused);
         }
     }
 
-    /// Frees the slot of a job that has ended. The group's next job may be due, so the queue polls
+    /// Frees the slot of a job that has ended. The group's next job may be due, so the part polls
     /// at once: it competes for this slot with all others.
     pub(crate) fn end_job(&mut self, id: usize) {
-        if let Some(queue) = self.queues.get_mut(id) {
-            queue.taken = queue.taken.saturating_sub(1);
+        if let Some(part) = self.parts.get_mut(id) {
+            part.taken = part.taken.saturating_sub(1);
             self.free += 1;
-            if queue.want == Want::Nothing {
+            if part.want == Want::Nothing {
                 self.set_want(id, Want::Poll);
             }
         }
     }
 
-    /// Takes a queue out whose worker has ended.
+    /// Takes a part out whose worker has ended.
     pub(crate) fn leave(&mut self, id: usize) {
         self.set_want(id, Want::Nothing);
-        if let Some(queue) = self.queues.get_mut(id) {
-            queue.limit = 0;
+        if let Some(part) = self.parts.get_mut(id) {
+            part.limit = 0;
         }
     }
-}
 
-impl Queue {
-    fn refund(&mut self, slots: usize) {
+    /// Frees slots of a part, which were not used.
+    fn refund(&mut self, id: usize, slots: usize) {
+        let Some(part) = self.parts.get_mut(id) else {
+            return;
+        };
+        self.free += slots;
         let slots = u128::try_from(slots).unwrap_or(u128::MAX);
-        self.place = self.place.saturating_sub(self.step.saturating_mul(slots));
+        part.place = part.place.saturating_sub(slots);
+        if let Some(queue) = self.queues.get_mut(part.queue) {
+            queue.place = queue.place.saturating_sub(queue.step.saturating_mul(slots));
+        }
     }
 }
 
@@ -179,7 +217,7 @@ mod tests {
     fn busy_queues_share_by_weight_in_every_span() {
         let weights = [1, 3, 100, 7];
         for slots in [1, 5, 40] {
-            let mut share = FairShare::new(slots, weights.map(|weight| (weight, usize::MAX)));
+            let mut share = FairShare::new(slots, &weights.map(|weight| (weight, usize::MAX)), 1);
             for id in 0..weights.len() {
                 share.set_want(id, Want::All);
             }
@@ -206,10 +244,10 @@ mod tests {
 
     #[test]
     fn a_queue_alone_gets_all_up_to_its_limit() {
-        let mut share = FairShare::new(4, [(1, 10), (100, 10)]);
+        let mut share = FairShare::new(4, &[(1, 10), (100, 10)], 1);
         share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [0, 0, 0, 0]);
-        let mut share = FairShare::new(4, [(1, 3), (100, 10)]);
+        let mut share = FairShare::new(4, &[(1, 3), (100, 10)], 1);
         share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [0, 0, 0]);
         share.set_want(1, Want::Poll);
@@ -218,7 +256,7 @@ mod tests {
 
     #[test]
     fn an_idle_queue_saves_nothing_up() {
-        let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
+        let mut share = FairShare::new(1, &[(1, 10), (1, 10)], 1);
         share.set_want(0, Want::All);
         for _ in 0..100 {
             assert_eq!(serve(&mut share), [0]);
@@ -239,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_poll_that_finds_nothing_costs_nothing() {
-        let mut share = FairShare::new(1, [(1, 10), (1, 10)]);
+        let mut share = FairShare::new(1, &[(1, 10), (1, 10)], 1);
         for _ in 0..50 {
             share.set_want(0, Want::Poll);
             assert_eq!(serve(&mut share), [0]);
@@ -254,7 +292,7 @@ mod tests {
     /// work.
     #[test]
     fn the_queue_of_a_job_that_ends_competes_for_its_slot() {
-        let mut share = FairShare::new(1, [(9, 1), (1, 1)]);
+        let mut share = FairShare::new(1, &[(9, 1), (1, 1)], 1);
         share.set_want(0, Want::Poll);
         assert_eq!(serve(&mut share), [0]);
         share.set_want(1, Want::All);
@@ -272,7 +310,7 @@ mod tests {
 
     #[test]
     fn slots_not_fetched_or_left_go_to_others() {
-        let mut share = FairShare::new(2, [(1, 10), (1, 10)]);
+        let mut share = FairShare::new(2, &[(1, 10), (1, 10)], 1);
         share.set_want(0, Want::All);
         assert_eq!((share.give(), share.give(), share.give()), (Some(0), Some(0), None));
         assert_eq!((share.waiting(0), share.fetch(0, 1), share.waiting(0)), (2, 1, 1));
@@ -283,5 +321,46 @@ mod tests {
         share.end_job(0);
         share.set_want(0, Want::All);
         assert_eq!(serve(&mut share), [1]);
+    }
+
+    /// Queue 0 of weight 1 has work on three servers, queue 1 of weight 2 on one of them.
+    #[test]
+    fn servers_share_what_their_queue_gets() {
+        for slots in [1, 5, 40] {
+            let mut share = FairShare::new(slots, &[(1, usize::MAX), (2, usize::MAX)], 3);
+            for id in [0, 2, 4, 3] {
+                share.set_want(id, Want::All);
+            }
+            let mut running = serve(&mut share);
+            let mut served = running.clone();
+            let mut random = fastrand::Rng::with_seed(7);
+            while served.len() < 9_000 {
+                share.end_job(running.swap_remove(random.usize(..running.len())));
+                let next = serve(&mut share);
+                running.extend(&next);
+                served.extend(next);
+            }
+            let of = |id: usize| served.iter().filter(|served| **served == id).count();
+            for (id, expected) in [(0, 1_000), (2, 1_000), (4, 1_000), (3, 6_000)] {
+                assert!(of(id).abs_diff(expected) <= 2, "{slots} slots, part {id}: {}", of(id));
+            }
+        }
+    }
+
+    /// A server that dies with its slots leaves the others theirs, and all of them at its end.
+    #[test]
+    fn a_server_that_wants_nothing_leaves_its_share_to_the_others() {
+        let mut share = FairShare::new(6, &[(1, 10)], 3);
+        for id in 0..3 {
+            share.set_want(id, Want::All);
+        }
+        let served = serve(&mut share);
+        assert_eq!(served, [0, 1, 2, 0, 1, 2]);
+        share.set_want(2, Want::Nothing);
+        share.end_job(2);
+        share.set_want(2, Want::Nothing);
+        share.end_job(2);
+        share.set_want(2, Want::Nothing);
+        assert_eq!(serve(&mut share), [0, 1]);
     }
 }

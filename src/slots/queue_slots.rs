@@ -15,7 +15,7 @@ use crate::slots::fair_share::{FairShare, Want};
 #[derive(Debug)]
 struct SharedSlots {
     fair: Mutex<FairShare>,
-    /// One per queue: notified when slots wait for it.
+    /// One per part: notified when slots wait for it.
     given: Vec<Notify>,
 }
 
@@ -29,7 +29,7 @@ const STEADY: Duration = Duration::from_millis(100);
 /// How many times [`QUICK`] goes into [`STEADY`].
 const QUICKS: usize = 5;
 
-/// The part of one queue in the slots of its processor.
+/// The part of one queue, on one server, in the slots of its processor.
 #[derive(Debug)]
 pub(crate) struct QueueSlots {
     /// `None` if the queue shares no slots, and has all of its own.
@@ -148,16 +148,22 @@ impl Drop for SlotGuard {
     }
 }
 
-/// Returns the parts of queues with these weights and limits, which share `slots`; `None`: no
-/// bound.
-pub(crate) fn share(slots: Option<usize>, queues: &[(u32, usize)]) -> Vec<QueueSlots> {
+/// Returns, for each of so many servers, the parts of queues with these weights and limits. All
+/// share `slots`; `None`: no bound.
+pub(crate) fn share(
+    slots: Option<usize>,
+    queues: &[(u32, usize)],
+    servers: usize,
+) -> Vec<Vec<QueueSlots>> {
     let shared = slots.map(|slots| {
         Arc::new(SharedSlots {
-            fair: Mutex::new(FairShare::new(slots, queues.iter().copied())),
-            given: queues.iter().map(|_| Notify::new()).collect(),
+            fair: Mutex::new(FairShare::new(slots, queues, servers)),
+            given: (0..queues.len() * servers).map(|_| Notify::new()).collect(),
         })
     });
-    (0..queues.len()).map(|id| QueueSlots { shared: shared.clone(), id }).collect()
+    let part = |id| QueueSlots { shared: shared.clone(), id };
+    let of = |server| (0..queues.len()).map(|queue| part(server * queues.len() + queue)).collect();
+    (0..servers).map(of).collect()
 }
 
 impl SharedSlots {
@@ -242,6 +248,16 @@ impl ReservedSlots {
         self.count
     }
 
+    /// Gives all of them back.
+    pub(crate) fn give_back(&mut self) {
+        let count = std::mem::take(&mut self.count);
+        if let Some(shared) = &self.shared
+            && count > 0
+        {
+            shared.change(|fair| fair.give_back(self.id, count));
+        }
+    }
+
     /// Returns one of the slots for a job that starts; `None` if none is left.
     pub(crate) fn take_slot(&mut self) -> Option<Slot> {
         self.count = self.count.checked_sub(1)?;
@@ -251,11 +267,7 @@ impl ReservedSlots {
 
 impl Drop for ReservedSlots {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared
-            && self.count > 0
-        {
-            shared.change(|fair| fair.give_back(self.id, self.count));
-        }
+        self.give_back();
     }
 }
 
@@ -307,7 +319,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slot_that_frees_wakes_the_queue_that_waits() {
-        let queues = share(Some(1), &[(1, 10), (1, 10)]);
+        let queues = share(Some(1), &[(1, 10), (1, 10)], 1).remove(0);
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(5, true);
         assert_eq!(reserved.count(), 1);
@@ -324,7 +336,7 @@ mod tests {
 
     #[tokio::test]
     async fn unused_slots_go_to_others_at_once() {
-        let queues = share(Some(3), &[(1, 10), (1, 10)]);
+        let queues = share(Some(3), &[(1, 10), (1, 10)], 1).remove(0);
         let [first, second] = &queues[..] else { unreachable!() };
         let mut reserved = first.reserve(2, true);
         assert_eq!(reserved.count(), 2);
@@ -336,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_bound_a_queue_has_its_own_slots() {
-        let queues = share(None, &[(1, 10)]);
+        let queues = share(None, &[(1, 10)], 1).remove(0);
         assert_eq!(queues[0].reserve(7, true).count(), 7);
         assert_eq!(queues[0].reserve(7, false).count(), 1);
         assert_eq!(queues[0].reserve(0, false).count(), 0);

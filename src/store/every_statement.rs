@@ -7,7 +7,7 @@ use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
     admin, enqueue, hold, lease, presence, progress, query, receive, release, rights, sessions,
-    settle,
+    settle, shard,
 };
 
 const FILES: &[InFile] = &[
@@ -44,6 +44,7 @@ const FILES: &[InFile] = &[
     settle::many::ALL,
     settle::one::ALL,
     settle::turn::ALL,
+    shard::ALL,
 ];
 
 /// The tables and sequences of a schema.

@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 
 use crate::error::MigrateError;
+use crate::job::shard::ShardId;
 use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text, view};
 use crate::store::{Names, Store};
 
@@ -155,18 +156,38 @@ impl Store {
         self.in_transaction(conn, begin, async |conn| self.apply(conn, release).await).await
     }
 
-    /// How the schema stands to this crate.
+    /// [`migrate`](Self::migrate), then gives the schema its number.
+    pub(crate) async fn migrate_shard(
+        &self,
+        conn: &mut PgConnection,
+        shard: ShardId,
+    ) -> Result<(), MigrateError> {
+        self.migrate(&mut *conn).await?;
+        let begin = format!("{BEGIN}{}", self.search_path());
+        let number = async |conn: &mut PgConnection| {
+            self.lock_out_migrations(conn).await?;
+            self.set_shard(conn, shard).await
+        };
+        self.in_transaction(conn, begin, number).await
+    }
+
+    /// How the schema stands to this crate. If there are tables, it must be `shard`.
     ///
     /// # Errors
-    /// [`MigrateError::Newer`] and [`MigrateError::Distributed`] if this crate cannot run on it.
+    /// [`MigrateError::Newer`], [`MigrateError::Distributed`] and [`MigrateError::OtherShard`] if
+    /// this crate cannot run on it.
     pub(crate) async fn schema_state(
         &self,
         conn: &mut PgConnection,
+        shard: Option<ShardId>,
     ) -> Result<SchemaState, MigrateError> {
         let begin = format!("{BEGIN_READ}{}", self.search_path());
         let ask = async |conn: &mut PgConnection| {
             self.refuse_distributed(conn).await?;
             let applied = self.applied(conn).await?;
+            if let Some(shard) = shard.filter(|_| !applied.is_empty()) {
+                self.check_shard(conn, shard).await?;
+            }
             self.state_of(applied.last(), LATEST)
         };
         self.in_transaction(conn, begin, ask).await
@@ -408,10 +429,7 @@ impl Store {
     async fn apply(&self, conn: &mut PgConnection, release: &Release) -> Result<(), MigrateError> {
         let failed = |source| self.failed(source);
         let quoted = self.quoted_schema();
-        let lock =
-            sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))").persistent(false);
-        let lock = lock.bind(format!("seriatim migrate {quoted}"));
-        lock.execute(&mut *conn).await.map_err(failed)?;
+        self.lock_out_migrations(conn).await?;
         if !self.is_to_do(conn, release).await? {
             return Ok(());
         }
@@ -437,6 +455,13 @@ impl Store {
         let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
         self.make_functions(conn, &recorded, release).await?;
         self.refuse_distributed(conn).await
+    }
+
+    async fn lock_out_migrations(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
+        let lock =
+            sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))").persistent(false);
+        let lock = lock.bind(format!("seriatim migrate {}", self.quoted_schema())).execute(conn);
+        lock.await.map(drop).map_err(|source| self.failed(source))
     }
 
     async fn apply_step(&self, conn: &mut PgConnection, step: &Step) -> Result<(), sqlx::Error> {
@@ -600,7 +625,7 @@ impl Store {
         Err(MigrateError::CitusOption { schema: self.names.schema().to_owned(), option })
     }
 
-    fn failed(&self, source: sqlx::Error) -> MigrateError {
+    pub(crate) fn failed(&self, source: sqlx::Error) -> MigrateError {
         self.failed_at(None, source)
     }
 

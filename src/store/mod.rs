@@ -29,6 +29,7 @@ mod rights;
 mod session;
 mod sessions;
 mod settle;
+mod shard;
 mod spans;
 mod statement;
 mod store;

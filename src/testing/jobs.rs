@@ -214,9 +214,10 @@ impl Jobs {
         handler: impl JobHandler,
     ) -> (Arc<QueueRuntime>, Arc<Context>) {
         let store = Arc::clone(&self.client.store);
-        let context = Arc::new(Context::new(store, &self.pool, self.client.enqueue.clone(), None));
+        let context =
+            Arc::new(Context::new(store, (None, &self.pool), self.client.enqueue.clone(), None));
         let hooks = AttemptHooks::default();
-        let queue = QueueRuntime::in_one_task(queue, Box::new(handler), hooks);
+        let queue = QueueRuntime::in_one_task(queue, Arc::new(handler), hooks);
         (Arc::new(queue), context)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::error::BackgroundError;
@@ -24,6 +24,9 @@ use crate::worker::worker::Worker;
 
 /// Bounds a claim. A slower claim has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+/// How long a claim keeps shared slots from other queues and servers before it has a connection,
+/// and competes for more until it is answered. A server that is away or frozen takes longer.
+const KEEP_SLOTS: Duration = Duration::from_millis(100);
 /// Delay after a claim that saw more work than it could take.
 const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
@@ -41,9 +44,10 @@ impl Worker {
         let want = reserved.count();
         // Leases need a connection for the claim alone.
         let connections = if self.leased() { 1 } else { want };
-        let (mut claimed, asked_at) = match self.claim(state, want, connections).await {
-            Ok(claimed) => claimed,
-            Err(error) => return self.back_off(state, &error),
+        let (mut claimed, asked_at) = match self.claim(state, &mut reserved, connections).await {
+            Ok(Some(claimed)) => claimed,
+            Ok(None) => return Pause::For(Duration::ZERO),
+            Err(error) => return self.back_off(state, error),
         };
         state.backoff = BACKOFF.0;
         let brought = claimed.jobs.len();
@@ -71,19 +75,20 @@ impl Worker {
 
     /// Reports a claim that failed, and gives up what it may have hung on. Returns how long to
     /// wait.
-    fn back_off(&self, state: &mut WorkerState, error: &BackgroundError) -> Pause {
+    fn back_off(&self, state: &mut WorkerState, error: BackgroundError) -> Pause {
         self.vitals.record_failed_claim();
         let too_large = matches!(error, BackgroundError::TooSlow { .. });
         // One that times out again is told once.
+        let no_connection = matches!(error, BackgroundError::Connection { .. });
+        if is_of_read_only(&error) {
+            self.leave_server(state);
+        }
         if !too_large || state.cursor.halve() {
             self.context.report(error);
         }
-        if is_of_read_only(error) {
-            self.leave_server(state);
-        }
         state.end_claim(false);
         state.spare.clear();
-        if matches!(error, BackgroundError::Connection { .. }) && self.pool_has_room() {
+        if no_connection && self.pool_has_room() {
             // A connection that died hangs, and would be waited for again.
             state.coming.detach_all();
         }
@@ -152,24 +157,50 @@ impl Worker {
         }
     }
 
-    /// Claims up to `want` jobs on one of `connections`; by transaction as many jobs as there are
-    /// connections. Also returns the time from which their leases count.
+    /// Gets connections for a claim. Returns whether that took so long that its shared slots went
+    /// to others.
+    async fn connect_in_time(
+        &self,
+        state: &mut WorkerState,
+        reserved: &mut ReservedSlots,
+        connections: usize,
+    ) -> Result<bool, sqlx::Error> {
+        let mut connected = pin!(self.connect(state, connections));
+        if !self.slots.bounded() {
+            return connected.await.map(|()| false);
+        }
+        if let Ok(connected) = timeout(KEEP_SLOTS, &mut connected).await {
+            return connected.map(|()| false);
+        }
+        reserved.give_back();
+        self.slots.set_more(false);
+        connected.await.map(|()| true)
+    }
+
+    /// Claims jobs for the reserved slots on one of `connections`; by transaction as many jobs as
+    /// there are connections. Also returns the time from which their leases count. `None` if the
+    /// slots went to others before there was a connection.
     pub(crate) async fn claim(
         &self,
         state: &mut WorkerState,
-        want: usize,
+        reserved: &mut ReservedSlots,
         connections: usize,
-    ) -> Result<(ClaimAnswer, Instant), BackgroundError> {
+    ) -> Result<Option<(ClaimAnswer, Instant)>, BackgroundError> {
         let queue = || self.queue.name.to_string();
+        let want = reserved.count();
         self.heartbeat.begin_step(Activity::Connecting);
-        if let Err(error) = self.connect(state, connections).await {
-            let source = why_none(&self.pool, error).await;
-            return Err(BackgroundError::Connection { queue: queue(), source });
+        match self.connect_in_time(state, reserved, connections).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(None),
+            Err(error) => {
+                let source = why_none(&self.pool, error).await;
+                return Err(BackgroundError::Connection { queue: queue(), source });
+            }
         }
         if self.stop.is_cancelled() || !self.may_claim() {
             // The worker was told to stop while it waited for a connection, or its presence is
             // unproven.
-            return Ok((ClaimAnswer::default(), Instant::now()));
+            return Ok(Some((ClaimAnswer::default(), Instant::now())));
         }
         let slots = if connections < want { want } else { state.spare.len().min(want) };
         let limit = self.queue.options.concurrency;
@@ -180,10 +211,10 @@ impl Worker {
         let room = state.prefetch.begin_claim();
         let prefetch = if prefetch { room } else { 0 };
         if slots + prefetch == 0 {
-            return Ok((ClaimAnswer::default(), Instant::now()));
+            return Ok(Some((ClaimAnswer::default(), Instant::now())));
         }
         let Some(mut conn) = state.for_claim() else {
-            return Ok((ClaimAnswer::default(), Instant::now()));
+            return Ok(Some((ClaimAnswer::default(), Instant::now())));
         };
         self.heartbeat.begin_step(Activity::Claiming);
         let asked_at = Instant::now();
@@ -196,11 +227,16 @@ impl Worker {
         let claimed = {
             let claim = self.context.store.claim(&mut conn, &self.queue.name, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
+            let mut competes = self.slots.bounded();
             loop {
                 tokio::select! {
                     biased;
                     claimed = &mut claim => break claimed,
                     () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                    () = sleep_until(asked_at + KEEP_SLOTS), if competes => {
+                        self.slots.set_more(false);
+                        competes = false;
+                    }
                 }
             }
         };
@@ -214,12 +250,12 @@ impl Worker {
                 self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
                 conn.has_claimed = true;
                 state.spare.push(conn);
-                Ok((claimed, asked_at))
+                Ok(Some((claimed, asked_at)))
             }
             // The locked rows are free for others again. The next claim is soon.
             Ok(Err(error)) if gave_up_waiting(&error) => {
                 state.spare.push(conn);
-                Ok((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at))
+                Ok(Some((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at)))
             }
             failed => {
                 if self.leased() {

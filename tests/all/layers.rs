@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Each folder, or file of the root, may use those before it. A new file needs no line here. The
 /// public modules behind `processor` only pass names on.
-const DIRECTION: [&str; 20] = [
+const DIRECTION: [&str; 21] = [
     "job",
     "error",
     "metrics",
@@ -25,6 +25,7 @@ const DIRECTION: [&str; 20] = [
     "observe",
     "receive",
     "rehearsal",
+    "shards",
     "testing",
     "interleavings",
 ];

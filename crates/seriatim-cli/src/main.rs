@@ -7,6 +7,7 @@ mod demo;
 mod failure;
 mod output;
 mod recorder;
+mod servers;
 mod session;
 mod sql;
 
@@ -33,7 +34,7 @@ async fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let form = if cli.global.json { Form::Json } else { Form::Text };
-    match commands::run(cli).await {
+    match servers::run(cli).await {
         // Closed: the reader of the output has gone, as `head` does.
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(failure) => {

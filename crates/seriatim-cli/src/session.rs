@@ -76,6 +76,8 @@ impl Session {
         let Global {
             database_url,
             read_from,
+            server: _,
+            shard: _,
             schema,
             json,
             read_only: _,

@@ -13,4 +13,5 @@ mod lost_answers;
 mod narrow_link;
 mod promotions;
 mod random_histories;
+mod shards;
 mod shut_out;

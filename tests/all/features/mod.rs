@@ -37,6 +37,7 @@ mod raw_bytes;
 mod rehearsals;
 mod rests;
 mod schedules;
+mod shards;
 mod snoozes;
 mod testing;
 mod testing_jobs;

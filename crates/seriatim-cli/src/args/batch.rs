@@ -5,7 +5,7 @@ use seriatim::BatchEnd;
 
 use crate::args::stored_job::StoredJob;
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Batch {
     /// List the batches that have not ended, the newest first.
     List {
@@ -40,7 +40,7 @@ pub(crate) enum Batch {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct OpenBatch {
     /// A name for people.
     pub(crate) name: String,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct CheckHistory {
     /// One JSON event per line; `-` for the standard input.
     pub(crate) file: PathBuf,

@@ -6,7 +6,7 @@ use seriatim::admin::DedupScope;
 
 use crate::args::value::{OrDefault, Policy, RateOf, Span};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Configure {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]

@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 
 use crate::args::value::moment;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DeadLetters {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]

@@ -4,7 +4,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use seriatim::admin::{GroupSort, GroupState};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Groups {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -49,7 +49,7 @@ impl From<Sort> for GroupSort {
 /// How many jobs of a lane are shown at most.
 pub(crate) const MOST_JOBS: u32 = 1_000;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Lane {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -61,7 +61,7 @@ pub(crate) struct Lane {
     pub(crate) jobs: u32,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct GroupArgs {
     /// The queue.
     pub(crate) queue: String,

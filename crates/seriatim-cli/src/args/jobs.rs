@@ -7,7 +7,7 @@ use seriatim::JobStatus;
 
 use crate::args::value::moment;
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Job {
     /// Show a job, its attempts, and what operators did with it.
     Show {
@@ -45,7 +45,24 @@ pub(crate) enum Job {
     Move(MoveJobs),
 }
 
-#[derive(Debug, Args)]
+impl Job {
+    /// Returns the ids that a change names.
+    pub(crate) fn ids(&mut self) -> Option<&mut Vec<i64>> {
+        match self {
+            Self::Cancel(Ids { ids })
+            | Self::Retry(Ids { ids })
+            | Self::Skip(Ids { ids })
+            | Self::Redrive(Ids { ids })
+            | Self::Discard(Ids { ids })
+            | Self::Abort(Ids { ids })
+            | Self::RunNow(Ids { ids })
+            | Self::Move(MoveJobs { ids, .. }) => Some(ids),
+            Self::Show { .. } | Self::List(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct MoveJobs {
     /// The jobs' ids.
     #[arg(required = true, value_name = "ID")]
@@ -55,14 +72,14 @@ pub(crate) struct MoveJobs {
     pub(crate) to: String,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Ids {
     /// The jobs' ids.
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<i64>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct JobList {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]

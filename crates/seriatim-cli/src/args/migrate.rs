@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Migrate {
     /// Only look: exit 4 unless the schema and its functions are those of this program.
     #[arg(long, conflicts_with = "sql")]

@@ -17,6 +17,7 @@ mod purge;
 mod receive;
 mod schedule;
 mod serve;
+mod server;
 mod sqs;
 mod stored_job;
 mod subject;
@@ -30,6 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use seriatim::QueueOptions;
 use seriatim::receive::Receipt;
+use seriatim::shards::ShardId;
 
 use crate::args::value::duration;
 
@@ -49,6 +51,7 @@ pub(crate) use crate::args::purge::Purge;
 pub(crate) use crate::args::receive::Receive;
 pub(crate) use crate::args::schedule::{Schedule, SetSchedule};
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
+pub(crate) use crate::args::server::NumberedServer;
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey, Unsigned};
 pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
@@ -79,7 +82,7 @@ pub(crate) struct Cli {
 
 /// The flags that hold for every command.
 #[allow(clippy::struct_excessive_bools)] // Each is a flag of its own.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "For every command")]
 pub(crate) struct Global {
     /// The database. Better by the environment: other users see the arguments of a process. With
@@ -96,6 +99,21 @@ pub(crate) struct Global {
         value_name = "URL"
     )]
     pub(crate) read_from: Option<String>,
+    /// A server of several, by its number: `0=postgres://…`. Repeat it for each; in the environment
+    /// they are separated by blanks. Commands work on each in turn, or on the one of their job.
+    #[arg(
+        long,
+        global = true,
+        env = "SERIATIM_SERVERS",
+        hide_env_values = true,
+        value_name = "N=URL",
+        value_delimiter = ' ',
+        conflicts_with = "read_from"
+    )]
+    pub(crate) server: Vec<NumberedServer>,
+    /// Only this one of the servers.
+    #[arg(long, global = true, value_name = "N", requires = "server")]
+    pub(crate) shard: Option<ShardId>,
     /// The schema of the tables.
     #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = DEFAULT_SCHEMA)]
     pub(crate) schema: String,
@@ -119,7 +137,7 @@ pub(crate) struct Global {
     pub(crate) actor: Option<String>,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
     /// Make the schema and its tables, or bring them up to date.
     Migrate(Migrate),
@@ -340,6 +358,53 @@ impl Command {
             | Self::Progress { .. }
             | Self::Rest { .. }
             | Self::Extend { .. } => true,
+        }
+    }
+
+    /// Returns whether the command asks no server.
+    pub(crate) fn needs_no_server(&self) -> bool {
+        matches!(self, Self::CheckHistory(_) | Self::Demo { .. } | Self::Completions { .. })
+    }
+
+    /// Returns whether the command works on one server only, so that of several one must be named.
+    pub(crate) fn is_for_one_server(&self) -> bool {
+        match self {
+            Self::Batch(batch) => !matches!(batch, Batch::List { .. }),
+            Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
+            Self::Schedule(schedule) => !matches!(schedule, Schedule::List),
+            Self::Serve(_)
+            | Self::Sqs(_)
+            | Self::Tail(_)
+            | Self::Metrics
+            | Self::Enqueue(_)
+            | Self::Receive(_)
+            | Self::Ack { .. }
+            | Self::Nack { .. }
+            | Self::Snooze { .. }
+            | Self::Progress { .. }
+            | Self::Rest { .. }
+            | Self::Extend { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the command as it works on one of several servers: with the ids of its jobs. `None`
+    /// if it names jobs, and none of them is there.
+    pub(crate) fn on(&self, shard: ShardId) -> Option<Self> {
+        let is_there = |job: &i64| ShardId::of_job(*job) == Some(shard);
+        let mut command = self.clone();
+        match &mut command {
+            Self::Explain { job } | Self::Job(Job::Show { id: job, .. }) => {
+                is_there(job).then_some(command)
+            }
+            Self::Job(job) => match job.ids() {
+                Some(ids) => {
+                    ids.retain(is_there);
+                    (!ids.is_empty()).then_some(command)
+                }
+                None => Some(command),
+            },
+            _ => Some(command),
         }
     }
 

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum MoveTask {
     /// Start a task: dead letters go back to the queues that they came from, or with `--to` all
     /// that waits goes to another queue.

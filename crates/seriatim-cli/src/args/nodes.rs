@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Nodes {
     /// List the processors.
     List,

@@ -3,7 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Parked {
     /// List the jobs that failed and have others parked with them, oldest first.
     List {
@@ -17,7 +17,7 @@ pub(crate) enum Parked {
     Discard(ParkedUnits),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ParkedUnits {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::args::subject::Subject;
 use crate::args::value::duration;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Pause {
     #[command(flatten)]
     pub(crate) subject: Subject,

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::args::subject::Subject;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Purge {
     #[command(flatten)]
     pub(crate) subject: Subject,

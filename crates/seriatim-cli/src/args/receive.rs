@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::args::value::duration;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Receive {
     /// The queue.
     pub(crate) queue: String,

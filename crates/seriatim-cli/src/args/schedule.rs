@@ -9,7 +9,7 @@ use seriatim::{Missed, Overlap};
 use crate::args::stored_job::StoredJob;
 use crate::args::value::{duration, time};
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Schedule {
     /// List the schedules, and when each is due next.
     List,
@@ -51,7 +51,7 @@ pub(crate) enum Schedule {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(group(ArgGroup::new("timing").required(true).args(["cron", "every", "at"])))]
 pub(crate) struct SetSchedule {
     /// The schedule.

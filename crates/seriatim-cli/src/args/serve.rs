@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::sqs::ServeSqs;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
     #[command(subcommand)]
     pub(crate) what: Option<Served>,

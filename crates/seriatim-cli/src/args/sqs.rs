@@ -42,14 +42,14 @@ pub(crate) struct Unsigned {
     pub(crate) anyone: bool,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Sqs {
     /// Add, list and remove the keys that clients sign with.
     #[command(subcommand)]
     Key(SqsKey),
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum SqsKey {
     /// Make a key, and print it.
     Add {

@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use serde_json::Value;
 use seriatim::NewJob;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct StoredJob {
     /// The queue of the job.
     #[arg(long)]

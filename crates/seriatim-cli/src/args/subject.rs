@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Subject {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]

@@ -29,16 +29,20 @@ mod tail;
 use std::io::{Write, stdout};
 
 use clap::CommandFactory;
+use seriatim::shards::ShardId;
 
-use crate::args::{Cli, Command, Serve, Served, Sqs};
+use crate::args::{Cli, Command, Global, Serve, Served, Sqs};
 use crate::demo;
 use crate::failure::Failure;
 use crate::output::text::advise_for;
 use crate::session::Session;
 
-/// Runs the command.
-pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
-    let Cli { global, command } = cli;
+/// Runs the command on the server of the URL: on a shard, if it is one of several.
+pub(crate) async fn run(
+    global: Global,
+    command: Command,
+    shard: Option<ShardId>,
+) -> Result<(), Failure> {
     advise_for(&global.schema);
     if let Command::Completions { shell } = command {
         let mut script = Vec::new();
@@ -63,7 +67,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let read_only = global.read_only;
     let session = Session::open(global, command.may_read_a_standby()).await?;
     match command {
-        Command::Migrate(migrate) => migrate::run(&session, &migrate).await,
+        Command::Migrate(migrate) => migrate::run(&session, &migrate, shard).await,
         Command::Doctor => doctor::run(&session).await,
         Command::Log { before, limit } => log::run(&session, before, limit).await,
         Command::Metrics => metrics::run(&session, read_only).await,

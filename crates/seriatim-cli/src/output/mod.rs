@@ -5,8 +5,11 @@ pub(crate) mod table;
 pub(crate) mod text;
 
 use std::io::{Write, stdout};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
+use serde_json::Value;
+use seriatim::shards::ShardId;
 
 use crate::failure::Failure;
 use crate::output::text::visible;
@@ -27,9 +30,29 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Prints a value as one line of JSON.
+/// The server that the output is of, if there are several.
+static SHARD: Mutex<Option<ShardId>> = Mutex::new(None);
+
+/// Sets the server that lines of JSON name from now on.
+pub(crate) fn tell_shard(shard: Option<ShardId>) {
+    *SHARD.lock().unwrap_or_else(PoisonError::into_inner) = shard;
+}
+
+/// Adds the number of the server, if there are several.
+fn with_shard(mut value: Value) -> Value {
+    let shard = *SHARD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(shard), Value::Object(fields)) = (shard, &mut value) {
+        fields.insert(String::from("shard"), shard.number().into());
+    }
+    value
+}
+
+/// Prints a value as one line of JSON. With several servers it names its own.
 pub(crate) fn json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
-    line(&serde_json::to_string(value)?)
+    if SHARD.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        return line(&serde_json::to_string(value)?);
+    }
+    line(&with_shard(serde_json::to_value(value)?).to_string())
 }
 
 /// Prints why a command failed to standard error, unless it was told. `job` is the job that failed,
@@ -39,7 +62,8 @@ pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
         (Failure::Told(_), _) => {}
         (_, Form::Text) => eprintln!("error: {}", visible(&failure.to_string())),
         (_, Form::Json) => {
-            eprintln!("{}", json::error(&failure.to_string(), failure.code(), job));
+            let error = json::error(&failure.to_string(), failure.code(), job);
+            eprintln!("{}", with_shard(error));
         }
     }
 }
@@ -48,6 +72,6 @@ pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
 pub(crate) fn remark(form: Form, sentence: &str) {
     match form {
         Form::Text => eprintln!("note: {}", visible(sentence)),
-        Form::Json => eprintln!("{}", serde_json::json!({"note": sentence})),
+        Form::Json => eprintln!("{}", with_shard(serde_json::json!({"note": sentence}))),
     }
 }

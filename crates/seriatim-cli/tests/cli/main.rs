@@ -17,6 +17,7 @@ mod purge;
 mod receive;
 mod schedules;
 mod serve;
+mod servers;
 mod standbys;
 mod stopped;
 mod support;

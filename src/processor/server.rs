@@ -1,0 +1,209 @@
+//! The start on one server: a worker per queue, and beside them the liveness tasks, wake-ups and
+//! maintenance.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::handler::ErasedHandler;
+use crate::attempt::settle_batch;
+use crate::attempt::turn::{AttemptHooks, QueueRuntime};
+use crate::error::{BackgroundError, StartError};
+use crate::job::queue_options::QueueOptions;
+use crate::job::redact::redact_detail;
+use crate::job::schedule::CheckedSchedule;
+use crate::liveness::context::Context;
+use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::vitals::QueueVitals;
+use crate::liveness::watchdog::Watchdog;
+use crate::processor::check::check;
+use crate::processor::health::{HealthSource, ShownQueue};
+use crate::processor::monitor_thread::MonitorThread;
+use crate::processor::pool_needs::PoolNeeds;
+use crate::processor::schedules;
+use crate::processor::spawn::{
+    is_away, spawn_listener, spawn_maintenance, spawn_pooler_detection, spawn_schema_check,
+    spawn_start_line, spawn_watchdog, supervise,
+};
+use crate::processor::start_line::{StartLine, policies};
+use crate::slots::queue_slots::QueueSlots;
+use crate::store::{ProcessorRow, ServedQueue, ServerFacts};
+use crate::worker::worker::Worker;
+
+/// A server that a processor works on.
+pub(crate) struct Server {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pool: PgPool,
+    /// The facts that the check before the start has read; `None`: nothing is known yet.
+    pub(crate) facts: Option<ServerFacts>,
+}
+
+/// The settings of a processor that hold on each of its servers.
+pub(crate) struct ServerSettings {
+    pub(crate) queues: Vec<(QueueOptions, Arc<dyn ErasedHandler>)>,
+    pub(crate) schedules: Arc<[CheckedSchedule]>,
+    pub(crate) hooks: AttemptHooks,
+    pub(crate) poll: Duration,
+    pub(crate) listen: bool,
+    pub(crate) presence: bool,
+    pub(crate) node: Option<String>,
+    pub(crate) maintenance: Option<Duration>,
+    /// The slots of all queues on all servers; `None`: no bound.
+    pub(crate) slots: Option<usize>,
+    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) blocked_after: Option<Duration>,
+}
+
+impl Server {
+    /// Checks whether a processor can work there, and stores its schedules.
+    pub(crate) async fn check(
+        &self,
+        sessions_wanted: bool,
+        schedules: &[CheckedSchedule],
+    ) -> Result<ServerFacts, StartError> {
+        let facts = check(&self.context, sessions_wanted).await?;
+        let stored = schedules::store(&self.context, schedules).await;
+        stored.map(|()| facts).map_err(|error| StartError::Database(redact_detail(error)))
+    }
+
+    /// Returns the error with the number of the server, if it has one.
+    pub(crate) fn name(&self, error: StartError) -> StartError {
+        match self.context.shard {
+            None => error,
+            Some(shard) => StartError::OnShard { shard, error: Box::new(error) },
+        }
+    }
+
+    /// Reports why the server is waited for.
+    pub(crate) fn report_away(&self, error: StartError) {
+        self.context.report(BackgroundError::Away(error));
+    }
+
+    /// Starts all tasks. Returns a task that ends with them, and what shows their health.
+    pub(crate) fn spawn(
+        self,
+        settings: &ServerSettings,
+        parts: Vec<QueueSlots>,
+    ) -> (JoinHandle<()>, HealthSource) {
+        let Self { context, pool, facts } = self;
+        let &ServerSettings { listen, presence, poll, slots, .. } = settings;
+        let side_stop = CancellationToken::new();
+        let stop = context.stop.clone();
+        let mut side_tasks = JoinSet::new();
+        let mut workers = JoinSet::new();
+        let maintenance_wake = Arc::new(Notify::new());
+        // A notification that names no queue is for maintenance.
+        let mut wakes = HashMap::from([(String::new(), Arc::clone(&maintenance_wake))]);
+        if !context.pooler_state.is_detected() {
+            spawn_pooler_detection(&mut side_tasks, &context, listen || presence, &side_stop);
+        }
+        spawn_schema_check(&mut side_tasks, &context, &side_stop);
+        let (settler, finished) = mpsc::channel(1024);
+        side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
+        let (mut loops, mut shown) = (Vec::new(), Vec::new());
+        let options: Vec<_> = settings.queues.iter().map(|(options, _)| options.clone()).collect();
+        let more_connections = more_connections(&pool, options.len());
+        for ((queue, handler), slots) in settings.queues.iter().cloned().zip(parts) {
+            let wake = Arc::new(Notify::new());
+            wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
+            let heartbeat = Arc::new(LoopHeartbeat::default());
+            loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
+            let vitals = Arc::new(QueueVitals::new(queue.name(), queue.concurrency));
+            shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
+            let hooks = settings.hooks.clone();
+            let worker = Worker {
+                context: Arc::clone(&context),
+                queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone(), hooks)),
+                pool: pool.clone(),
+                wake,
+                slots,
+                vitals,
+                heartbeat: Arc::clone(&heartbeat),
+                stop: stop.clone(),
+                poll,
+                more_connections,
+            };
+            match &settings.watchdog {
+                Some(watchdog) => {
+                    workers.spawn(heartbeat.run(watchdog.heartbeat_interval(), worker.run()))
+                }
+                None => workers.spawn(worker.run()),
+            };
+        }
+        if let Some(watchdog) = settings.watchdog.clone() {
+            spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
+        }
+        let row = processor_row(context.processor, settings.node.clone(), &options);
+        let line = StartLine::new(&options, slots, &row.node, (listen, presence));
+        if let Some(facts) = &facts {
+            line.log(&context, Some(&facts.version));
+        } else {
+            let lines = (line, policies(&options));
+            spawn_start_line(&mut side_tasks, &context, lines, &side_stop);
+        }
+        let monitor = MonitorThread {
+            context: Arc::clone(&context),
+            pool,
+            row,
+            presence,
+            blocked_after: settings.blocked_after,
+            stop: side_stop.clone(),
+        };
+        monitor.spawn(&mut side_tasks);
+        if listen {
+            spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
+        }
+        if facts.is_none() && !settings.schedules.is_empty() {
+            let schedules = Arc::clone(&settings.schedules);
+            schedules::spawn(&mut side_tasks, &context, &side_stop, schedules);
+        }
+        if let Some(interval) = settings.maintenance {
+            let wake = maintenance_wake;
+            spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval, wake);
+        }
+        // A guard: the runtime may end before the workers do, and the monitor's thread is not the
+        // runtime's.
+        let side_stop = side_stop.drop_guard();
+        let ended = tokio::spawn(supervise(workers, side_tasks, side_stop, Arc::clone(&context)));
+        (ended, HealthSource { context, queues: shown, listen, presence })
+    }
+}
+
+/// Returns whether a server that refused a start may become usable by itself.
+pub(crate) fn may_come_back(error: &StartError) -> bool {
+    match error {
+        StartError::Database(error) => is_away(error),
+        StartError::NoAnswer { .. } | StartError::ReadOnly => true,
+        _ => false,
+    }
+}
+
+/// Returns how many connections a queue may use beyond its slots: half of what the pool has beyond
+/// the needs of its processors. The rest is the application's.
+fn more_connections(pool: &PgPool, queues: usize) -> usize {
+    let needed = PoolNeeds::lock().of(pool);
+    let room = (pool.options().get_max_connections() as usize).saturating_sub(needed);
+    room / 2 / queues.max(1)
+}
+
+/// Returns what the process announces of itself.
+fn processor_row(id: i64, node: Option<String>, queues: &[QueueOptions]) -> ProcessorRow {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok())
+        .map(|host| host.trim().to_owned());
+    let node = node.or_else(|| host.clone()).unwrap_or_else(|| String::from("unknown"));
+    let pid = i32::try_from(std::process::id()).unwrap_or(0);
+    let queues = queues.iter().map(|queue| ServedQueue {
+        name: queue.name().to_owned(),
+        policy: queue.into(),
+        timeout: queue.timeout,
+    });
+    let queues = queues.collect();
+    ProcessorRow { id, node, host, pid, queues }
+}

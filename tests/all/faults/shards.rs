@@ -1,0 +1,204 @@
+//! One processor over three servers, of which one is killed, frozen or promoted, and a fourth is
+//! added: the others go on, and on each server all jobs end once and in their order.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use seriatim::primary::Follow;
+use seriatim::shards::{ShardId, Shards};
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{Client, Hold, NewJob, Processor, RetryPolicy, Running};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::support::standby::Pair;
+use crate::support::witness::{self, Findings, Inside, Step};
+use crate::support::{Errors, handler_with, queue, value};
+
+const QUEUES: [(&str, Hold); 2] =
+    [("held", Hold::Transaction), ("leased", Hold::Lease(Duration::from_mins(10)))];
+const GROUPS: u32 = 40;
+const SLOTS: usize = 8;
+const EFFECTS: &str = "select count(*) from public.effect";
+/// How long the rates before and during a failure are counted.
+const SPAN: Duration = Duration::from_secs(3);
+
+fn shard(number: u16) -> ShardId {
+    ShardId::new(number).unwrap()
+}
+
+/// A pool for a processor.
+async fn pool_of(database: &TestDatabase) -> PgPool {
+    let options = PgPoolOptions::new().max_connections(20).acquire_timeout(Duration::from_secs(5));
+    database.pool_with(options).await.unwrap()
+}
+
+async fn prepared(pool: &PgPool, number: u16) {
+    Client::default().migrate_shard(pool, shard(number)).await.unwrap();
+    witness::prepare(pool).await;
+}
+
+/// Jobs of one server, under both holds.
+fn jobs(on: u16, numbers: Range<u32>) -> impl Iterator<Item = NewJob> {
+    numbers.map(move |n| {
+        // Jobs that put themselves off do so at no numbers of this kind.
+        let step = Step { producer: 1, n: n * 16, ms: 20 };
+        witness::job(QUEUES[n as usize % 2].0, Some(&format!("{on}.{}", n / 2 % GROUPS)), &step)
+    })
+}
+
+/// Fills a server with more jobs than a test runs in its spans, and goes on a little at a time.
+/// Returns the number of its jobs.
+fn produce(on: ShardId, pool: PgPool, stop: Arc<AtomicBool>) -> JoinHandle<usize> {
+    tokio::spawn(async move {
+        let mut n = 600;
+        while seriatim::enqueue_many(&pool, jobs(on.number(), 0..n)).await.is_err() {}
+        while !stop.load(Ordering::Relaxed) {
+            // An enqueue whose answer is lost may be there all the same.
+            if seriatim::enqueue_many(&pool, jobs(on.number(), n..n + 1)).await.is_ok() {
+                n += 1;
+            }
+            // The producer's pace.
+            sleep(Duration::from_millis(50)).await;
+        }
+        n as usize
+    })
+}
+
+async fn worker(shards: &Shards, inside: &Inside, errors: &Errors) -> Running {
+    let mut builder = errors.of(Processor::over(shards)).slots(SLOTS);
+    for (name, hold) in QUEUES {
+        let with = (inside.clone(), shards.clone());
+        let run = handler_with(with, async |(inside, shards), job, data| {
+            let _entered = inside.enter(job);
+            let (_, pool) = shards.of_job(job.id()).unwrap();
+            witness::take_step(job, pool, data).await
+        });
+        let retry = RetryPolicy::new(1_000).base(Duration::from_millis(20));
+        builder = builder.queue(queue(name).hold(hold).concurrency(SLOTS).retry(retry), run);
+    }
+    builder.build().unwrap().start().await.unwrap()
+}
+
+/// Returns how many effects come in [`SPAN`] on these servers together.
+async fn rate(pools: &[&PgPool]) -> i64 {
+    let all = async || {
+        let mut all = 0;
+        for pool in pools {
+            all += value::<i64>(pool, EFFECTS).await;
+        }
+        all
+    };
+    let before = all().await;
+    sleep(SPAN).await;
+    all().await - before
+}
+
+/// Waits for so many more effects on a server. Returns how long that took.
+async fn goes_on(pool: &PgPool, effects: i64) -> Duration {
+    let (begun, before): (_, i64) = (Instant::now(), value(pool, EFFECTS).await);
+    witness::effects_are_there(pool, before + effects).await;
+    begun.elapsed()
+}
+
+/// Waits until a server's jobs have ended, and checks the promises there.
+async fn ends_well(pool: &PgPool) {
+    witness::all_have_ended(pool).await;
+    let all: i64 = value(pool, "select count(*) from seriatim.job").await;
+    let findings = witness::findings(pool, usize::try_from(all).unwrap()).await;
+    assert_eq!(findings, Findings::default());
+}
+
+/// Stops or continues all processes of a server.
+fn signal(server: &Server, signal: &str) {
+    let pid = server.data_directory().unwrap().join("postmaster.pid");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let pid = pid.lines().next().unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        std::process::Command::new(program).args(arguments).status().unwrap()
+    };
+    assert!(run("kill", &[signal, pid]).success());
+    assert!(run("pkill", &[signal, "-P", pid]).success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
+    let Some(pair) = Pair::new().await else { return };
+    let servers = [Server::start().await.unwrap(), Server::start().await.unwrap()];
+    let follow = Follow::url(&pair.database.url()).unwrap();
+    let follow = follow.host(pair.standby.url(&pair.database.url()).parse().unwrap());
+    let options = PgPoolOptions::new().max_connections(20).acquire_timeout(Duration::from_secs(5));
+    let first = follow.connect(options).await.unwrap();
+    let databases = [
+        TestDatabase::create_on(&servers[0]).await.unwrap(),
+        TestDatabase::create_on(&servers[1]).await.unwrap(),
+    ];
+    let [second, third] = [pool_of(&databases[0]).await, pool_of(&databases[1]).await];
+    let mut all =
+        vec![(shard(0), first.clone()), (shard(1), second.clone()), (shard(2), third.clone())];
+    for (number, pool) in &all {
+        prepared(pool, number.number()).await;
+    }
+    let (inside, errors, stop) = (Inside::default(), Errors::default(), Arc::default());
+    let mut producers: Vec<_> =
+        all.iter().map(|(on, pool)| produce(*on, pool.clone(), Arc::clone(&stop))).collect();
+    let shards = Shards::new(all.clone()).unwrap();
+    let running = worker(&shards, &inside, &errors).await;
+    let others = [databases[1].pool(), &first];
+    goes_on(&first, 100).await;
+
+    let quiet = rate(&others).await;
+    servers[0].stop_immediately().await.unwrap();
+    let dead = rate(&others).await;
+    let health = running.health();
+    assert!(health.ready, "{health:?}");
+    assert!(health.reasons.iter().all(|why| why.starts_with("shard 1: ")), "{health:?}");
+    servers[0].start_again().await.unwrap();
+    let back = goes_on(databases[0].pool(), 20).await;
+
+    signal(&servers[0], "-STOP");
+    let frozen = rate(&others).await;
+    signal(&servers[0], "-CONT");
+    goes_on(databases[0].pool(), 20).await;
+    println!(
+        "the two others in {SPAN:?}: {quiet} jobs beside the third, {dead} when it is dead, {frozen} when it is frozen; \
+         back after {back:.1?}"
+    );
+    for failure in [dead, frozen] {
+        // The third one's share is theirs meanwhile. Other tests share the machine: half is the
+        // least.
+        assert!(failure * 2 >= quiet, "{failure} of {quiet}");
+    }
+
+    // The first one fails over to its standby.
+    let promoted = pair.switch_over().await;
+    goes_on(&promoted, 20).await;
+
+    // One is added, while the others have work and producers.
+    let server = Server::start().await.unwrap();
+    let database = TestDatabase::create_on(&server).await.unwrap();
+    let fourth = pool_of(&database).await;
+    prepared(&fourth, 3).await;
+    all.push((shard(3), fourth.clone()));
+    producers.push(produce(shard(3), fourth.clone(), Arc::clone(&stop)));
+    let next = worker(&Shards::new(all).unwrap(), &inside, &errors).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    goes_on(&fourth, 50).await;
+
+    stop.store(true, Ordering::Relaxed);
+    for pool in [&promoted, databases[0].pool(), databases[1].pool(), database.pool()] {
+        ends_well(pool).await;
+    }
+    let counted = [&promoted, databases[0].pool(), databases[1].pool(), database.pool()];
+    for (pool, producer) in counted.into_iter().zip(producers) {
+        let (made, there) = (producer.await.unwrap(), "select count(*) from seriatim.job");
+        let there: i64 = value(pool, there).await;
+        assert!(usize::try_from(there).unwrap() >= made, "{there} of {made} jobs are there");
+    }
+    assert_eq!(inside.overlaps(), [""; 0]);
+    next.shutdown(Duration::from_secs(5)).await;
+}

@@ -1,0 +1,267 @@
+//! Several servers in one processor: the numbers of schemas, the slots, the start, the health.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use serde_json::json;
+use seriatim::rehearsal::Rehearsal;
+use seriatim::shards::{ShardId, Shards};
+use seriatim::testing::TestDatabase;
+use seriatim::{
+    BuildMistake, Client, Hold, JobStatus, MigrateError, NewJob, Processor, ProcessorBuilder,
+    Schedule, StartError,
+};
+use sqlx::postgres::PgPoolOptions;
+
+use crate::support::standby::free_port;
+use crate::support::{
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, handler_with,
+    job_of, queue, started, value,
+};
+
+fn shard(number: u16) -> ShardId {
+    ShardId::new(number).unwrap()
+}
+
+/// Databases that are shards 0, 1 and 2, and pools for a processor.
+async fn three() -> ([TestDatabase; 3], Shards) {
+    let databases = [database().await, database().await, database().await];
+    let pools = databases.iter().zip(0..).map(async |(database, number)| {
+        let pool = database.pool_with(PgPoolOptions::new().max_connections(8)).await.unwrap();
+        Client::default().migrate_shard(&pool, shard(number)).await.unwrap();
+        (shard(number), pool)
+    });
+    let shards = Shards::new(join_all(pools).await).unwrap();
+    (databases, shards)
+}
+
+fn over(shards: &Shards) -> ProcessorBuilder {
+    Processor::over(shards).poll_interval(Duration::from_millis(50))
+}
+
+#[tokio::test]
+async fn a_schema_keeps_the_number_that_it_is_given() {
+    let (database, client) = (database().await, Client::default());
+    let pool = database.pool();
+    assert_eq!(client.shard(pool).await.unwrap(), shard(0));
+    for _ in 0..2 {
+        client.migrate_shard(pool, shard(3)).await.unwrap();
+        assert_eq!(client.shard(pool).await.unwrap(), shard(3));
+    }
+    let ids = [
+        enqueue(pool, "q", "g", 1).await,
+        value(pool, "select id from seriatim.enqueue('q', '2', 'g')").await,
+    ];
+    assert_eq!(ids, [3 << 44, (3 << 44) + 1]);
+    assert!(ids.iter().all(|id| ShardId::of_job(*id) == Some(shard(3))));
+    // It stays what it is, with jobs and without.
+    client.migrate(pool).await.unwrap();
+    for other in [0, 4] {
+        let refused = client.migrate_shard(pool, shard(other)).await.unwrap_err();
+        assert!(
+            matches!(refused, MigrateError::OtherShard { found, .. } if found == shard(3)),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains(&format!("is shard 3, not {other}")), "{refused}");
+    }
+    assert_eq!(enqueue(pool, "q", "g", 3).await, (3 << 44) + 2);
+}
+
+#[tokio::test]
+async fn a_schema_that_has_given_ids_is_shard_0() {
+    let (database, client) = (database().await, Client::default());
+    let pool = database.pool();
+    let first = enqueue(pool, "q", "g", 1).await;
+    let refused = client.migrate_shard(pool, shard(1)).await.unwrap_err();
+    assert!(refused.to_string().contains("is shard 0, not 1"), "{refused}");
+    client.migrate_shard(pool, shard(0)).await.unwrap();
+    assert_eq!(enqueue(pool, "q", "g", 2).await, first + 1);
+    // Beyond its range it would give the ids of the next one.
+    by_hand(pool, format!("select setval('seriatim.job_id_seq', {})", (1_i64 << 44) - 1)).await;
+    let beyond = client.enqueue(pool, NewJob::new("q", &3)).await.unwrap_err();
+    assert!(format!("{beyond:?}").contains("2200H"), "{beyond:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_processor_runs_the_jobs_of_all_servers_each_in_its_order() {
+    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+        let (databases, shards) = three().await;
+        for database in &databases {
+            by_hand(database.pool(), "create table done (job bigint, data int)").await;
+        }
+        let mut places = [0; 3];
+        for group in 0..30 {
+            let (on, pool) = shards.of_group(&format!("g{group}"));
+            places[usize::from(on.number())] += 1;
+            let jobs = (0..10).map(|n| job_of("q", &format!("g{group}"), n));
+            seriatim::enqueue_many(pool, jobs).await.unwrap();
+        }
+        assert!(places.iter().all(|groups| *groups > 3), "{places:?}");
+        let run = handler(async |job, data| {
+            let insert = sqlx::query("insert into done values ($1, $2)").bind(job.id());
+            let n = i32::try_from(data.as_i64().unwrap()).unwrap();
+            insert.bind(n).execute(job.tx().await?).await?;
+            Ok(json!(null))
+        });
+        let running = started(over(&shards).queue(queue("q").hold(hold), run)).await;
+        for (database, groups) in databases.iter().zip(places) {
+            let pool = database.pool();
+            drained(pool, "q").await;
+            let own = "select count(*) from done join seriatim.job on job = id";
+            assert_eq!(value::<i64>(pool, own).await, i64::from(groups) * 10);
+            let order = "select count(*) from (select d.data, row_number() over
+                (partition by group_id order by d.ctid) as nth from done d join seriatim.job on job = id) o
+                where nth <> data + 1";
+            assert_eq!(value::<i64>(pool, order).await, 0);
+        }
+        let health = running.health();
+        assert!(health.ready && health.reasons.is_empty(), "{health:?}");
+        let shown: Vec<_> = health.queues.iter().map(|queue| queue.shard).collect();
+        assert_eq!(shown, [0, 1, 2].map(|number| Some(shard(number))));
+        let report = running.shutdown(Duration::from_secs(5)).await;
+        assert_eq!((report.lost, report.still_running), (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_bound_the_jobs_of_all_servers_together() {
+    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+        let (databases, shards) = three().await;
+        for database in &databases {
+            let jobs = (0..40).map(|n| job_of("q", &format!("g{n}"), n));
+            seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+        }
+        let (starts, gate) = (Log::default(), Gate::default());
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let with = (starts.clone(), gate.clone(), Arc::clone(&running), Arc::clone(&most));
+        let run = handler_with(with, async |(starts, gate, running, most), job, _| {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            starts.add(ShardId::of_job(job.id()).unwrap().to_string());
+            gate.passed().await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(json!(null))
+        });
+        let builder = over(&shards).slots(6).queue(queue("q").concurrency(6).hold(hold), run);
+        let processor = started(builder).await;
+        starts.wait_for(6).await;
+        // All three compete for the slots that come free from here on.
+        let before = 12;
+        gate.pass(before);
+        starts.wait_for(6 + before).await;
+        for step in 1..=48 {
+            gate.pass(1);
+            starts.wait_for(6 + before + step).await;
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 6);
+        let starts = starts.entries();
+        let last = &starts[starts.len() - 48..];
+        for number in ["0", "1", "2"] {
+            let share = last.iter().filter(|start| *start == number).count();
+            assert!((13..=19).contains(&share), "shard {number} had {share} of 48: {last:?}");
+        }
+        gate.pass(1_000);
+        for database in &databases {
+            drained(database.pool(), "q").await;
+        }
+        processor.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_refuses_a_server_that_does_not_fit_and_names_it() {
+    let (databases, shards) = three().await;
+    let pools: Vec<_> = shards.iter().map(|(_, pool)| pool.clone()).collect();
+    let [first, second, third] = &pools[..] else { unreachable!() };
+    let start = async |servers: Vec<(u16, sqlx::PgPool)>| {
+        let servers = servers.into_iter().map(|(number, pool)| (shard(number), pool));
+        let builder = over(&Shards::new(servers).unwrap());
+        let builder = builder.queue(queue("q"), handler(async |_, _| Ok(json!(null))));
+        builder.build().unwrap().start().await
+    };
+    // The pools are exchanged, as by a mistake in a configuration.
+    let exchanged = vec![(0, first.clone()), (1, third.clone()), (2, second.clone())];
+    let error = start(exchanged).await.unwrap_err().to_string();
+    assert!(error.starts_with("shard 1: ") && error.contains("is shard 2, not 1"), "{error}");
+
+    by_hand(databases[2].pool(), "drop schema seriatim cascade").await;
+    let missing = vec![(0, first.clone()), (2, third.clone())];
+    let error = start(missing).await.unwrap_err();
+    let StartError::OnShard { shard: on, error } = error else { panic!("{error}") };
+    assert!(on == shard(2) && matches!(*error, StartError::NotMigrated { .. }), "{error}");
+
+    // Nothing of the failed starts is left.
+    assert_eq!(value::<i64>(first, "select count(*) from seriatim.processor").await, 0);
+    let running = start(vec![(0, first.clone()), (1, second.clone())]).await.unwrap();
+    running.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_waits_for_servers_that_are_away_if_one_is_there() {
+    let database = database().await;
+    Client::default().migrate_shard(database.pool(), shard(0)).await.unwrap();
+    let away = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
+    let pool = |url: &str| PgPoolOptions::new().max_connections(8).connect_lazy(url).unwrap();
+    let servers = [(shard(0), pool(&database.url())), (shard(7), pool(&away))];
+    let shards = Shards::new(servers).unwrap();
+    let errors = Errors::default();
+    let builder = errors.of(over(&shards)).queue(queue("q"), handler(async |_, _| Ok(json!(null))));
+    let running = started(builder).await;
+    let id = enqueue(database.pool(), "q", "g", 1).await;
+    assert_eq!(ended(database.pool(), id).await.status, JobStatus::Succeeded);
+    let named = errors.named("OnShard");
+    assert!(named[0].starts_with("OnShard: shard 7: the server is waited for"), "{named:?}");
+    assert!(errors.0.entries().len() == named.len(), "{:?}", errors.0.entries());
+    // Its presence is proved in a moment.
+    let begun = Instant::now();
+    while !running.is_ready() && begun.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let health = running.health();
+    assert!(health.ready, "{health:?}");
+    assert!(!health.reasons.is_empty(), "{health:?}");
+    assert!(health.reasons.iter().all(|why| why.starts_with("shard 7: ")), "{health:?}");
+    running.shutdown(Duration::from_secs(5)).await;
+
+    // None is there.
+    let shards = Shards::new([(shard(7), pool(&away))]).unwrap();
+    let builder = over(&shards).queue(queue("q"), handler(async |_, _| Ok(json!(null))));
+    let error = builder.build().unwrap().start().await.unwrap_err();
+    assert!(error.to_string().starts_with("shard 7: "), "{error}");
+}
+
+#[tokio::test]
+async fn mistakes_of_several_servers_are_found_before_the_start() {
+    let (_databases, shards) = three().await;
+    let nightly = Schedule::every("nightly", Duration::from_hours(24));
+    let builder = over(&shards)
+        .queue(queue("q").concurrency(9), handler(async |_, _| Ok(json!(null))))
+        .schedule(nightly.job(NewJob::new("q", &1)));
+    let error = builder.build().unwrap_err();
+    let [schedule, pools @ ..] = error.mistakes() else { panic!("{error}") };
+    assert!(matches!(schedule, BuildMistake::ScheduleOnShards { .. }), "{error}");
+    assert_eq!(pools.len(), 3, "{error}");
+    assert!(error.to_string().contains("9 slots (shard 2: q 9)"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rehearsal_finds_the_server_of_its_group() {
+    let (databases, shards) = three().await;
+    let first = enqueue(databases[1].pool(), "q", "g", 5).await;
+    let second = enqueue(databases[1].pool(), "q", "g", 6).await;
+    let rehearse = async |what| {
+        let builder = over(&shards).queue(queue("q"), handler(async |_, data| Ok(data)));
+        builder.build().unwrap().rehearse("q", what).await
+    };
+    for (what, jobs) in [
+        (Rehearsal::of_group("g"), vec![first, second]),
+        (Rehearsal::of_group("g").from_job(second), vec![second]),
+    ] {
+        let report = rehearse(what).await.unwrap();
+        assert_eq!(report.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), jobs);
+    }
+    assert_eq!(rehearse(Rehearsal::of_group("none")).await.unwrap().jobs, []);
+    let elsewhere = Rehearsal::of_group("g").from_job(9 << 44);
+    assert!(rehearse(elsewhere).await.unwrap_err().to_string().contains("has no job"));
+}
