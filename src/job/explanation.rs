@@ -1,6 +1,7 @@
 //! Why a job or a group is where it is, as a value; `sentence` puts it into words. Pure.
 
 use std::fmt;
+use std::iter::Sum;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -83,13 +84,22 @@ pub struct ParkedJobs {
 }
 
 /// A number that was counted up to [`BoundedCount::LIMIT`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct BoundedCount {
     /// The number, or the least that it can be.
     pub count: u64,
     /// There are more than were counted.
     pub or_more: bool,
+}
+
+impl Sum for BoundedCount {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, count| Self {
+            count: sum.count + count.count,
+            or_more: sum.or_more || count.or_more,
+        })
+    }
 }
 
 /// The processor that claimed a job.

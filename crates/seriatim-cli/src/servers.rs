@@ -34,6 +34,12 @@ async fn run_on(
     if let Some(shard) = global.shard.filter(|shard| !known(*shard)) {
         return Err(Failure::Usage(format!("no server is shard {shard}: --server names them")));
     }
+    if let Command::Serve(serve) = &command
+        && serve.what.is_none()
+        && global.shard.is_none()
+    {
+        return commands::serve::run_over(&global, serve.clone(), &servers).await;
+    }
     if command.is_for_one_server() && global.shard.is_none() && servers.len() > 1 {
         return Err(Failure::Usage(String::from(
             "this command works on one server: say which by --shard N",

@@ -12,7 +12,6 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use subtle::ConstantTimeEq;
 
-use crate::app::App;
 use crate::config::{Access, Auth, Config, Identity, User};
 use crate::error::WebError;
 
@@ -25,12 +24,12 @@ const NO_ACCESS: &str = "You may not see this page. Ask its operators for the ro
 
 /// Lets requests of viewers pass, with their [`Identity`] as an extension.
 pub(crate) async fn require_viewer(
-    State(app): State<Arc<App>>,
+    State(config): State<Arc<Config>>,
     request: Request,
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    match identify(&app.config, &parts) {
+    match identify(&config, &parts) {
         Ok(identity) if identity.access >= Access::Viewer => {
             parts.extensions.insert(identity);
             next.run(Request::from_parts(parts, body)).await

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use seriatim::Client;
 use seriatim::admin::QueueOverview;
+use seriatim::shards::ShardId;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::{Mutex, OnceCell};
@@ -39,7 +40,9 @@ pub(crate) struct App {
     pub(crate) client: Client,
     pub(crate) reads: PgPool,
     pub(crate) writes: PgPool,
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
+    /// The number of its server, if there are several.
+    pub(crate) shard: Option<ShardId>,
     pub(crate) poll: Poll,
     rendered: Mutex<HashMap<(String, Access), (Instant, Rendering)>>,
     queues: Mutex<Option<Overviews>>,
@@ -61,7 +64,7 @@ impl Overviews {
 }
 
 impl App {
-    pub(crate) fn new(pool: &PgPool, config: Config) -> Self {
+    pub(crate) fn new(pool: &PgPool, config: Config, shard: Option<ShardId>) -> Self {
         let reads = own_pool(pool, 4, true);
         let writes = own_pool(config.write_pool.as_ref().unwrap_or(pool), 2, false);
         let client = config.client.clone();
@@ -70,7 +73,8 @@ impl App {
             client: if config.show_data { client } else { client.without_data() },
             reads,
             writes,
-            config,
+            config: Arc::new(config),
+            shard,
             poll: Poll::new(),
             rendered: Mutex::default(),
             queues: Mutex::default(),

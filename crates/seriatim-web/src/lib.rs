@@ -33,6 +33,7 @@ mod live;
 mod metrics;
 mod pages;
 mod poll;
+mod servers;
 mod timeline;
 
 use std::net::SocketAddr;
@@ -40,10 +41,12 @@ use std::sync::Arc;
 
 use axum::routing::get;
 use axum::{Router, middleware};
+use seriatim::shards::Shards;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 
 pub use config::{Access, Auth, Config, Identity, User};
+pub use servers::router_over;
 
 use crate::app::App;
 
@@ -56,14 +59,19 @@ use crate::app::App;
 /// Outside of a Tokio runtime.
 #[expect(clippy::needless_pass_by_value, reason = "a pool is a handle, and `serve` takes one too")]
 pub fn router(pool: PgPool, config: Config) -> Router {
-    let app = Arc::new(App::new(&pool, config));
+    page_of(Arc::new(App::new(&pool, config, None)))
+}
+
+/// Returns the page of one server.
+fn page_of(app: Arc<App>) -> Router {
+    let guard = middleware::from_fn_with_state(Arc::clone(&app.config), access::require_viewer);
     let guarded = pages::routes()
         .nest("/api/v1", api::routes())
         .route("/events", get(live::events))
         .route("/metrics", get(metrics::metrics))
         .fallback(error::no_such_page)
         .layer(middleware::from_fn(error::without_nul))
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), access::require_viewer));
+        .layer(guard);
     Router::new()
         .route("/assets/{name}", get(assets::asset))
         .route("/healthz", get(app::healthz))
@@ -78,6 +86,21 @@ pub fn router(pool: PgPool, config: Config) -> Router {
 /// # Errors
 /// Those of the listener.
 pub async fn serve(listener: TcpListener, pool: PgPool, config: Config) -> std::io::Result<()> {
-    let service = router(pool, config).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await
+    serve_router(listener, router(pool, config)).await
+}
+
+/// Serves the page over several servers on a listener, until the process ends.
+///
+/// # Errors
+/// Those of the listener.
+pub async fn serve_over(
+    listener: TcpListener,
+    shards: &Shards,
+    config: Config,
+) -> std::io::Result<()> {
+    serve_router(listener, router_over(shards, config)).await
+}
+
+async fn serve_router(listener: TcpListener, router: Router) -> std::io::Result<()> {
+    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
 }

@@ -4,13 +4,14 @@ use std::env;
 use std::net::SocketAddr;
 
 use serde_json::json;
+use seriatim::shards::Shards;
 use seriatim_web::{Access, Auth, Config, User};
 use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
 
-use crate::args::{self, Serve};
+use crate::args::{self, Global, NumberedServer, Serve};
 use crate::failure::Failure;
-use crate::output::{json_line, line};
+use crate::output::{Form, json_line, line};
 use crate::session::{Session, Source, connect, servers};
 
 /// The environment variable with the password or token.
@@ -18,59 +19,112 @@ const SECRET: &str = "SERIATIM_SECRET";
 
 /// Serves the page until a signal ends it.
 pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Result<(), Failure> {
-    let Serve { what: _, listen, auth, user, access, user_header, role_header, show_data } = serve;
-    let access = Access::from(access);
-    let (auth, generated) = match auth {
-        args::Auth::None if !listen.ip().is_loopback() => {
-            return Err(Failure::Usage(format!(
-                "--auth none is for a loopback address, not for {listen}"
-            )));
-        }
-        args::Auth::None => (Auth::Loopback(access), None),
-        args::Auth::Basic => {
-            let (secret, generated) = secret();
-            (Auth::Basic(vec![User::new(&user, &secret, access)]), generated)
-        }
-        args::Auth::Bearer => {
-            let (secret, generated) = secret();
-            (Auth::Bearer(vec![User::new(&user, &secret, access)]), generated)
-        }
-        args::Auth::ProxyHeader => {
-            let name = |header: String| {
-                let mistake = format!("{header:?} cannot be the name of a header");
-                header.parse().map_err(|_| Failure::Usage(mistake))
-            };
-            let role = role_header.map(name).transpose()?;
-            (Auth::ProxyHeader { user: name(user_header)?, role, access }, None)
-        }
-    };
-    let config = Config::new()
-        .schema(session.client.schema())?
-        .auth(auth)
-        .show_data(show_data)
-        .read_only(read_only);
+    let served = Page::new(serve, session.client.schema(), read_only)?;
     let config = match &session.source {
-        Source::Primary => config,
+        Source::Primary => served.config,
         Source::Standby { primary: Some(primary) } if !read_only => {
             let pool = PgPoolOptions::new().max_connections(2);
-            config.write_pool(connect(servers(Some(primary))?, pool).await?)
+            served.config.write_pool(connect(servers(Some(primary))?, pool).await?)
         }
-        Source::Standby { .. } => config.read_only(true),
+        Source::Standby { .. } => served.config.read_only(true),
     };
-    let (listener, address) = listen_on(listen).await?;
-    if session.json() {
-        let served = json!({"url": address, "user": user, "generated_secret": generated});
-        json_line(&served)?;
-    } else {
-        line(&format!("the page is at {address}"))?;
-        if let Some(secret) = generated {
-            line(&login(&user, &secret))?;
-        }
+    let listener = served.sign_in.listen(session.form).await?;
+    until_a_signal(seriatim_web::serve(listener, session.pool.clone(), config)).await
+}
+
+/// Serves the page over several servers until a signal ends it. They may be away, but for those of
+/// several hosts.
+pub(crate) async fn run_over(
+    global: &Global,
+    serve: Serve,
+    numbered: &[NumberedServer],
+) -> Result<(), Failure> {
+    let served = Page::new(serve, &global.schema, global.read_only)?;
+    let mut pools = Vec::new();
+    for NumberedServer { shard, url } in numbered {
+        let follow = servers(Some(url))?.each_host(|host| host.statement_cache_capacity(0));
+        let options = PgPoolOptions::new().max_connections(1);
+        let pool = match follow.hosts() {
+            [one] if !follow.follows() => options.connect_lazy_with(one.clone()),
+            _ => connect(follow, options).await?,
+        };
+        pools.push((*shard, pool));
     }
-    tokio::select! {
-        served = seriatim_web::serve(listener, session.pool.clone(), config) => {
-            served.map_err(Failure::could_not("serve the page"))
+    let shards = Shards::new(pools).map_err(|error| Failure::Usage(error.to_string()))?;
+    let form = if global.json { Form::Json } else { Form::Text };
+    let listener = served.sign_in.listen(form).await?;
+    until_a_signal(seriatim_web::serve_over(listener, &shards, served.config)).await
+}
+
+/// The page as it is served, and how users sign in.
+struct Page {
+    config: Config,
+    sign_in: SignIn,
+}
+
+struct SignIn {
+    listen: SocketAddr,
+    user: String,
+    /// A secret that was made.
+    generated: Option<String>,
+}
+
+impl Page {
+    fn new(serve: Serve, schema: &str, read_only: bool) -> Result<Self, Failure> {
+        let Serve { what: _, listen, auth, user, access, user_header, role_header, show_data } =
+            serve;
+        let access = Access::from(access);
+        let (auth, generated) = match auth {
+            args::Auth::None if !listen.ip().is_loopback() => {
+                return Err(Failure::Usage(format!(
+                    "--auth none is for a loopback address, not for {listen}"
+                )));
+            }
+            args::Auth::None => (Auth::Loopback(access), None),
+            args::Auth::Basic => {
+                let (secret, generated) = secret();
+                (Auth::Basic(vec![User::new(&user, &secret, access)]), generated)
+            }
+            args::Auth::Bearer => {
+                let (secret, generated) = secret();
+                (Auth::Bearer(vec![User::new(&user, &secret, access)]), generated)
+            }
+            args::Auth::ProxyHeader => {
+                let name = |header: String| {
+                    let mistake = format!("{header:?} cannot be the name of a header");
+                    header.parse().map_err(|_| Failure::Usage(mistake))
+                };
+                let role = role_header.map(name).transpose()?;
+                (Auth::ProxyHeader { user: name(user_header)?, role, access }, None)
+            }
+        };
+        let config =
+            Config::new().schema(schema)?.auth(auth).show_data(show_data).read_only(read_only);
+        Ok(Self { config, sign_in: SignIn { listen, user, generated } })
+    }
+}
+
+impl SignIn {
+    /// Listens, and says where and how users sign in.
+    async fn listen(self, form: Form) -> Result<TcpListener, Failure> {
+        let Self { listen, user, generated } = self;
+        let (listener, address) = listen_on(listen).await?;
+        if form == Form::Json {
+            let served = json!({"url": address, "user": user, "generated_secret": generated});
+            json_line(&served)?;
+        } else {
+            line(&format!("the page is at {address}"))?;
+            if let Some(secret) = generated {
+                line(&login(&user, &secret))?;
+            }
         }
+        Ok(listener)
+    }
+}
+
+async fn until_a_signal(serving: impl Future<Output = std::io::Result<()>>) -> Result<(), Failure> {
+    tokio::select! {
+        served = serving => served.map_err(Failure::could_not("serve the page")),
         ended = seriatim::shutdown_signal() => ended.map_err(Failure::could_not("wait for a signal")),
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use seriatim::shards::ShardId;
 use seriatim::{Client, JobStatus, NewJob};
 
-use crate::support::{Cli, DONE, ERROR, NOTHING, REFUSED, Ran, USAGE, ran};
+use crate::support::{Cli, DONE, ERROR, NOTHING, REFUSED, Ran, Served, USAGE, get, ran};
 
 /// Two databases that are shards 0 and 1.
 struct Two([Cli; 2]);
@@ -127,4 +127,18 @@ async fn servers_that_are_mixed_up_are_refused() {
     let one = two.run(&["enqueue", "orders", "--data", "1", "--shard", "1", "--json"]).await;
     assert_eq!(one.code, DONE, "{}", one.err);
     assert_eq!(one.json()[0]["shard"], 1);
+}
+
+#[tokio::test]
+async fn the_page_shows_all_servers() {
+    let two = Two::new().await;
+    let servers = format!("{} 2=postgres://nobody@127.0.0.1:1/none", two.servers());
+    let args = ["serve", "--listen", "127.0.0.1:0", "--auth", "none", "--json"];
+    let mut serve = two.0[0].command(&args);
+    let mut serve = Served::start(serve.env("SERIATIM_SERVERS", servers)).await;
+    let page = get(serve.text("url"), "").await;
+    for part in ["shard/0/", "shard/1/", "no answer"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    serve.child.kill().await.unwrap();
 }

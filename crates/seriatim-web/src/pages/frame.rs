@@ -9,6 +9,7 @@ use axum::http::Uri;
 use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse, Response};
 use chrono::{DateTime, Utc};
+use seriatim::shards::ShardId;
 
 use crate::action::Buttons;
 use crate::assets;
@@ -34,6 +35,7 @@ struct Layout<'a> {
     user: &'a str,
     role: &'a str,
     find: String,
+    shard: Option<ShardId>,
 }
 
 /// A request for a page.
@@ -98,6 +100,7 @@ impl Visit {
             user: &self.identity.name,
             role: access.as_str(),
             find: field(&self.find),
+            shard: self.app.shard,
         };
         Ok(Html(layout.render()?).into_response())
     }

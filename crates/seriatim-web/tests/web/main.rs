@@ -16,6 +16,7 @@ mod readable;
 mod scale;
 mod schedules;
 mod security;
+mod servers;
 #[path = "../../../../tests/all/support/size.rs"]
 mod size;
 mod support;
