@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::{Value, json};
+use seriatim::JobStatus;
 use tokio::process::Command;
 
 use crate::support::{Cli, DONE, NOTHING, REFUSED, Served, USAGE, get};
@@ -95,6 +96,43 @@ async fn requests_of_sqs_clients_that_are_refused_are_in_the_log() {
         assert!(line.contains("WARN") && line.contains(key), "{line}");
         assert_eq!(log.contains("IncompleteSignature"), is_told, "{log}");
     }
+    cli.remove().await;
+}
+
+/// A client has the id of its message, and an operator asks about it.
+#[tokio::test]
+async fn a_job_is_explained_by_the_id_of_its_message() {
+    let cli = Cli::new().await;
+    let mut sqs =
+        cli.command(&["serve", "sqs", "--anonymous", "--listen", "127.0.0.1:0", "--json"]);
+    let sqs = Served::start(&mut sqs).await;
+    let ask = async |query: &str| get(&format!("{}?{query}", sqs.text("endpoint")), "").await;
+    ask("Action=CreateQueue&QueueName=q").await;
+    let mut ids = Vec::new();
+    for body in ["a", "b"] {
+        let sent = ask(&format!("Action=SendMessage&QueueUrl=q&MessageBody={body}")).await;
+        let id = sent.split("<MessageId>").nth(1).unwrap().split('<').next().unwrap();
+        ids.push(id.to_owned());
+    }
+    let received = ask("Action=ReceiveMessage&QueueUrl=q").await;
+    let is_first = received.contains(&ids[0]);
+    for (place, id) in ids.iter().enumerate() {
+        let job: i64 = cli.json(&["explain", id]).await[0]["job"].as_i64().unwrap();
+        let explained = cli.ends(DONE, &["explain", id]).await.out;
+        assert!(explained.starts_with(&format!("Job {job} ")), "{explained}");
+        let is_received = (place == 0) == is_first;
+        let status = cli.status(job).await;
+        assert_eq!(status == JobStatus::Started, is_received, "{explained}");
+    }
+    // The number of a job that is there, and the time of none.
+    let other = ids[0].replacen("000", "001", 1);
+    let none = cli.ends(NOTHING, &["explain", &other]).await;
+    assert!(none.err.contains(&other), "{}", none.err);
+    for odd in ["f81d4fae-7dec-41d0-a765-00a0c91e6bf6", "q", ""] {
+        let refused = cli.ends(USAGE, &["explain", odd]).await;
+        assert!(refused.err.contains("that of a message"), "{}", refused.err);
+    }
+    sqs.interrupt().await;
     cli.remove().await;
 }
 
