@@ -13,6 +13,7 @@ mod input;
 mod message;
 mod message_id;
 mod patience;
+mod patterns;
 mod protocol;
 mod queue;
 mod record;
@@ -25,6 +26,6 @@ mod write_timeout;
 
 pub use auth::{Key, KeyError, Keys, NewKey};
 pub use config::{Access, Config};
-pub use serve_error::ServeError;
 pub use message_id::{MessageId, NoMessageId};
+pub use serve_error::ServeError;
 pub use server::serve;

@@ -136,6 +136,44 @@ async fn a_job_is_explained_by_the_id_of_its_message() {
     cli.remove().await;
 }
 
+/// Each change of a client has a line, unless the environment sets other levels.
+#[tokio::test]
+async fn changes_that_sqs_clients_make_are_in_the_log() {
+    let cli = Cli::new().await;
+    for (level, are_told) in [("", true), ("error", false)] {
+        let args = ["serve", "sqs", "--anonymous", "--listen", "127.0.0.1:0", "--json"];
+        let mut sqs = cli.command(&args);
+        let mut sqs = Served::start(sqs.env("RUST_LOG", level).stderr(Stdio::piped())).await;
+        let mut ids = Vec::new();
+        for asked in [
+            "Action=CreateQueue&QueueName=q",
+            "Action=SendMessage&QueueUrl=q&MessageBody=secret",
+            "Action=ReceiveMessage&QueueUrl=q",
+            "Action=CreateQueue&QueueName=no%20queue",
+            "Action=DeleteQueue&QueueUrl=q",
+        ] {
+            let answer = get(&format!("{}?{asked}", sqs.text("endpoint")), "").await;
+            ids.push(answer.split("<RequestId>").nth(1).unwrap()[..36].to_owned());
+        }
+        sqs.child.start_kill().unwrap();
+        let log = String::from_utf8(sqs.child.wait_with_output().await.unwrap().stderr).unwrap();
+        let audited: Vec<&str> =
+            log.lines().filter(|line| line.contains("seriatim_sqs::audit")).collect();
+        assert!(!log.contains("secret"), "{log}");
+        if !are_told {
+            assert!(audited.is_empty(), "{log}");
+            continue;
+        }
+        let expected = [(&ids[0], "CreateQueue"), (&ids[4], "DeleteQueue")];
+        assert_eq!(audited.len(), expected.len(), "{log}");
+        for (line, (id, operation)) in audited.into_iter().zip(expected) {
+            let operation = format!("operation=\"{operation}\" queue=\"q\"");
+            assert!(line.contains(id) && line.contains(&operation), "{line}");
+        }
+    }
+    cli.remove().await;
+}
+
 #[tokio::test]
 async fn keys_of_sqs_clients_are_added_listed_and_removed() {
     let cli = Cli::new().await;
@@ -150,6 +188,41 @@ async fn keys_of_sqs_clients_are_added_listed_and_removed() {
     assert!(!listed.out.contains(made["secret"].as_str().unwrap()));
     assert!(cli.ends(DONE, &["sqs", "key", "list"]).await.out.contains("the server's role"));
     cli.ends(REFUSED, &["sqs", "key", "add", "--role", "no such role"]).await;
+    let odd = cli.ends(USAGE, &["sqs", "key", "add", "--queues", "orders*,a b"]).await;
+    assert!(odd.err.contains("\"a b\" is no pattern"), "{}", odd.err);
+    cli.ends(USAGE, &["sqs", "key", "add", "--queues", ""]).await;
+    let why = ["--reason", "a trial", "--actor", "bob"];
+    let some = ["sqs", "key", "add", "--queues", "orders*,mail", "--json"];
+    let some = cli.ends(DONE, &[&some[..], &why[..]].concat()).await.json().remove(0);
+    let some = some["access_key"].as_str().unwrap();
+    cli.ends(NOTHING, &["sqs", "key", "enable", some]).await;
+    cli.ends(DONE, &["sqs", "key", "disable", some]).await;
+    cli.ends(NOTHING, &["sqs", "key", "disable", some]).await;
+    let listed = cli.ends(DONE, &["sqs", "key", "list"]).await.out;
+    let listed = listed.lines().find(|line| line.starts_with(some)).unwrap().to_owned();
+    assert!(listed.contains("for the queues orders*,mail, disabled since 20"), "{listed}");
+    let listed = cli.json(&["sqs", "key", "list"]).await.remove(1);
+    assert_eq!(listed["queues"], json!(["orders*", "mail"]));
+    assert!(listed["disabled_at"].is_string(), "{listed}");
+    cli.ends(DONE, &["sqs", "key", "enable", some]).await;
+    for act in ["disable", "enable"] {
+        cli.ends(REFUSED, &["--read-only", "sqs", "key", act, some]).await;
+        cli.ends(USAGE, &["--dry-run", "sqs", "key", act, some]).await;
+    }
+    let done = cli.json(&["log"]).await;
+    let done: Vec<_> = done.iter().map(|of| (&of["action"], &of["actor"], &of["reason"])).collect();
+    let (ann, none) = (json!("ann"), Value::Null);
+    let acts = ["enable_sqs_key", "disable_sqs_key", "add_sqs_key"].map(Value::from);
+    let (bob, trial) = (json!("bob"), json!("a trial"));
+    let expected = [
+        (&acts[0], &ann, &none),
+        (&acts[1], &ann, &none),
+        (&acts[2], &bob, &trial),
+        (&acts[2], &ann, &none),
+    ];
+    assert_eq!(done, expected);
+    let shown = cli.ends(DONE, &["log"]).await.out;
+    assert!(shown.contains(&format!("{some}, queues orders*,mail")), "{shown}");
     cli.ends(REFUSED, &["--read-only", "sqs", "key", "remove", key]).await;
     cli.ends(DONE, &["sqs", "key", "remove", key]).await;
     cli.ends(NOTHING, &["sqs", "key", "remove", key]).await;

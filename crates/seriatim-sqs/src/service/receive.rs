@@ -77,7 +77,7 @@ impl Request {
     }
 
     /// Claims jobs. If the client has hung up meanwhile, they are given back at once. The key may
-    /// have been removed since the request began to wait.
+    /// have been removed or disabled since the request began to wait.
     async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
         check_key(self.database(), &self.caller).await?;
         self.coalescers().receives(receiving).ask(()).await
