@@ -140,20 +140,40 @@ async fn a_job_is_explained_by_the_id_of_its_message() {
 #[tokio::test]
 async fn changes_that_sqs_clients_make_are_in_the_log() {
     let cli = Cli::new().await;
+    let arn = "arn:aws:sqs:us-east-1:000000000000:";
+    let policy = format!("{{\"deadLetterTargetArn\":\"{arn}q\",\"maxReceiveCount\":3}}");
+    let policy = policy.replace('"', "%22").replace('{', "%7B").replace('}', "%7D");
+    let policy = format!("Attribute.1.Value={policy}");
+    // So many that the task does not end by itself.
+    let body = |n: u32| {
+        let entry = format!("SendMessageBatchRequestEntry.{n}");
+        format!("&{entry}.Id={n}&{entry}.MessageBody=secret")
+    };
+    let bodies: String = (1..=5).map(body).collect();
     for (level, are_told) in [("", true), ("error", false)] {
         let args = ["serve", "sqs", "--anonymous", "--listen", "127.0.0.1:0", "--json"];
         let mut sqs = cli.command(&args);
         let mut sqs = Served::start(sqs.env("RUST_LOG", level).stderr(Stdio::piped())).await;
-        let mut ids = Vec::new();
+        let (mut ids, mut task) = (Vec::new(), String::new());
         for asked in [
             "Action=CreateQueue&QueueName=q",
-            "Action=SendMessage&QueueUrl=q&MessageBody=secret",
+            &format!("Action=SendMessageBatch&QueueUrl=q{bodies}"),
             "Action=ReceiveMessage&QueueUrl=q",
             "Action=CreateQueue&QueueName=no%20queue",
+            &format!("Action=CreateQueue&QueueName=r&Attribute.1.Name=RedrivePolicy&{policy}"),
+            &format!(
+                "Action=StartMessageMoveTask&SourceArn={arn}q&DestinationArn={arn}r\
+                 &MaxNumberOfMessagesPerSecond=1"
+            ),
+            "Action=CancelMessageMoveTask&TaskHandle=",
             "Action=DeleteQueue&QueueUrl=q",
         ] {
+            let asked =
+                if asked.ends_with('=') { asked.to_owned() + &task } else { asked.to_owned() };
             let answer = get(&format!("{}?{asked}", sqs.text("endpoint")), "").await;
-            ids.push(answer.split("<RequestId>").nth(1).unwrap()[..36].to_owned());
+            let of = |field: &str| answer.split(field).nth(1).unwrap_or_default().to_owned();
+            ids.push(of("<RequestId>")[..36].to_owned());
+            task = of("<TaskHandle>").split('<').next().unwrap().replace('=', "%3D");
         }
         sqs.child.start_kill().unwrap();
         let log = String::from_utf8(sqs.child.wait_with_output().await.unwrap().stderr).unwrap();
@@ -164,11 +184,16 @@ async fn changes_that_sqs_clients_make_are_in_the_log() {
             assert!(audited.is_empty(), "{log}");
             continue;
         }
-        let expected = [(&ids[0], "CreateQueue"), (&ids[4], "DeleteQueue")];
+        let expected = [
+            (0, "operation=\"CreateQueue\" queue=\"q\""),
+            (4, "operation=\"CreateQueue\" queue=\"r\""),
+            (5, "operation=\"StartMessageMoveTask\" queue=\"q\" destination=\"r\""),
+            (6, "operation=\"CancelMessageMoveTask\" queue=\"q\""),
+            (7, "operation=\"DeleteQueue\" queue=\"q\""),
+        ];
         assert_eq!(audited.len(), expected.len(), "{log}");
-        for (line, (id, operation)) in audited.into_iter().zip(expected) {
-            let operation = format!("operation=\"{operation}\" queue=\"q\"");
-            assert!(line.contains(id) && line.contains(&operation), "{line}");
+        for (line, (place, words)) in audited.into_iter().zip(expected) {
+            assert!(line.contains(&ids[place]) && line.contains(words), "{line}");
         }
     }
     cli.remove().await;
