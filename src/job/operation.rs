@@ -24,8 +24,13 @@ pub struct Operation {
     pub job: Option<i64>,
     /// The reason that was given.
     pub reason: Option<String>,
-    /// The number of jobs; 1 for a queue, a group or a schedule.
+    /// The number of jobs; 1 for a queue, a group, a schedule or a key.
     pub affected: u64,
     /// The schedule, if it was about one.
     pub schedule: Option<String>,
+    /// The key of SQS clients, if it was about one: its id, its role and its queues, in words.
+    pub sqs_key: Option<String>,
+    /// The user of `PostgreSQL` that was connected, whoever the actor says to be; `None`: it was
+    /// not noted, before version 20 of the schema.
+    pub db_user: Option<String>,
 }

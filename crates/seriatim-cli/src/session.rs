@@ -33,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) carrying: Client,
     /// Changes things as the user of the command.
     pub(crate) operator: Operator,
+    /// The user of the command, as changes are recorded with.
+    pub(crate) actor: String,
     /// The reason that was given.
     pub(crate) reason: Option<String>,
     pub(crate) form: Form,
@@ -101,7 +103,8 @@ impl Session {
             Some(_) => Source::Standby { primary: database_url },
             None => Source::Primary,
         };
-        let session = Self { pool, client, carrying, operator, reason, form, dry_run, yes, source };
+        let session =
+            Self { pool, client, carrying, operator, actor, reason, form, dry_run, yes, source };
         session.tell_age().await?;
         Ok(session)
     }

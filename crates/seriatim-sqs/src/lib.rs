@@ -11,7 +11,9 @@ mod error;
 mod handle;
 mod input;
 mod message;
+mod message_id;
 mod patience;
+mod patterns;
 mod protocol;
 mod queue;
 mod record;
@@ -24,5 +26,6 @@ mod write_timeout;
 
 pub use auth::{Key, KeyError, Keys, NewKey};
 pub use config::{Access, Config};
+pub use message_id::{MessageId, NoMessageId};
 pub use serve_error::ServeError;
 pub use server::serve;

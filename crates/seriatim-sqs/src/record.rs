@@ -1,4 +1,5 @@
-//! The records of requests: metrics of all, and a line in the log for each that is refused.
+//! The records of requests: metrics of all, and a line in the log for each that is refused, or that
+//! changes a queue.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,25 +13,46 @@ use crate::auth;
 use crate::caller::Caller;
 use crate::error::{Code, SqsError};
 use crate::protocol::Call;
+use crate::service::source_of_task;
 
 /// The most characters of a name in a line: clients make names up.
 const NAME_LIMIT: usize = 200;
 /// The most lines a second of requests that nobody has signed: anyone can send them.
 const UNSIGNED_LINES: u32 = 10;
 
+/// Operations that change a queue or what happens to its messages as a whole: each that is carried
+/// out has a line in the log.
+const CHANGES: [&str; 10] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "CreateQueue",
+    "DeleteQueue",
+    "PurgeQueue",
+    "RemovePermission",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+];
+
 /// A request, as far as it was read.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
+    /// The id that its client is told too.
+    request: String,
     /// The key that the request names. Whether it has signed the request is another question.
     key: Option<String>,
     role: Option<String>,
     operation: Option<String>,
     queue: Option<String>,
+    /// The queue that a task moves messages to.
+    destination: Option<String>,
 }
 
 impl Record {
-    pub(crate) fn new(parts: &Parts) -> Self {
-        Self { key: auth::named_key(parts).map(|key| cut(&key)), ..Self::default() }
+    pub(crate) fn new(id: &str, parts: &Parts) -> Self {
+        let key = auth::named_key(parts).map(|key| cut(&key));
+        Self { request: id.to_owned(), key, ..Self::default() }
     }
 
     pub(crate) fn caller(&mut self, caller: &Caller) {
@@ -39,9 +61,31 @@ impl Record {
 
     pub(crate) fn call(&mut self, call: &Call) {
         let text = |name: &str| call.input.get(name).and_then(Value::as_str);
+        let of_arn = |arn: &str| arn.rsplit(':').next().map(cut);
         let queue = text("QueueUrl").or_else(|| text("QueueName")).unwrap_or_default();
+        let of_task = || text("TaskHandle").and_then(source_of_task);
+        let source = || text("SourceArn").map(str::to_owned).or_else(of_task);
         self.queue = queue.rsplit('/').find(|part| !part.is_empty()).map(cut);
+        self.queue = self.queue.take().or_else(|| of_arn(&source()?));
+        self.destination = text("DestinationArn").and_then(of_arn);
         self.operation = Some(cut(&call.operation));
+    }
+
+    /// Writes the line of a request that was carried out, if it is one of those that are told.
+    pub(crate) fn audit(&self) {
+        if !self.operation.as_deref().is_some_and(|operation| CHANGES.contains(&operation)) {
+            return;
+        }
+        tracing::info!(
+            target: "seriatim_sqs::audit",
+            request = self.request,
+            key = self.key,
+            role = self.role,
+            operation = self.operation,
+            queue = self.queue,
+            destination = self.destination,
+            "a client made a change",
+        );
     }
 
     /// Counts the request, and measures it. A queue or an operation that a client may have made up
@@ -81,6 +125,7 @@ impl RefusalLog {
         macro_rules! write_at {
             ($level:ident) => {
                 tracing::$level!(
+                    request = record.request,
                     key = record.key,
                     role = record.role,
                     operation = record.operation,

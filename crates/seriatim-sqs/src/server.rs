@@ -107,7 +107,7 @@ pub async fn serve(
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let key = config.key.map(|(id, secret)| (id, StoredKey { secret, role: None }));
+    let key = config.key.map(|(id, secret)| (id, StoredKey { secret, role: None, queues: None }));
     let database = Arc::new(Database::open(pool, config.client.clone(), key).await?);
     let waiting = Arc::new(Waiting::default());
     let service = Arc::new(Service {
@@ -236,7 +236,7 @@ async fn tidy_queues(service: &Service) {
 async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (database, mut after) = (&service.database, String::new());
     loop {
-        let names = database.queue_names(database.pool(), "", &after, 100).await?;
+        let names = database.queue_names(database.pool(), "", &after, 100, None).await?;
         let Some(last) = names.last() else { return Ok(()) };
         after.clone_from(last);
         for name in names {
@@ -261,11 +261,14 @@ impl Server {
         }
         let (id, began) = (Uuid::new_v4().to_string(), Instant::now());
         let (parts, body) = request.into_parts();
-        let (protocol, mut record) = (Protocol::of(&parts), Record::new(&parts));
+        let (protocol, mut record) = (Protocol::of(&parts), Record::new(&id, &parts));
         let answered = self.call(protocol, parts, body, &mut record).await;
         record.measure(answered.as_ref().err(), began.elapsed());
         let mut response = match answered {
-            Ok((operation, result)) => protocol.answer(&operation, &result, &id),
+            Ok((operation, result)) => {
+                record.audit();
+                protocol.answer(&operation, &result, &id)
+            }
             Err(error) => {
                 self.refusals.write(&record, &error);
                 protocol.refusal(&error, &id)

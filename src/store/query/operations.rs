@@ -10,13 +10,15 @@ use crate::store::store::Store;
 
 statements! {
     OPERATIONS = |names| names.sql(
-        "select id, at, actor, action, queue, group_id, job_id, reason, affected, schedule
+        "select id, at, actor, action, queue, group_id, job_id, reason, affected, schedule,
+          sqs_key, db_user
         from {operation} where $1::int8 is null or id < $1 order by id desc limit $2",
     );
     // The table has no index by job: the last 10,000 operations are looked through.
     OF_JOB = |names| names.sql(
         "select o.* from (
-            select id, at, actor, action, queue, group_id, job_id, reason, affected, schedule
+            select id, at, actor, action, queue, group_id, job_id, reason, affected, schedule,
+              sqs_key, db_user
             from {operation} order by id desc limit 10000) o
         where o.job_id = $1 order by o.id limit 100",
     );
@@ -82,5 +84,7 @@ fn operation(row: &PgRow) -> Result<Operation, sqlx::Error> {
         reason: row.try_get(7)?,
         affected: row.try_get::<i64, _>(8)?.unsigned_abs(),
         schedule: row.try_get(9)?,
+        sqs_key: row.try_get(10)?,
+        db_user: row.try_get(11)?,
     })
 }

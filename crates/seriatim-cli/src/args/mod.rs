@@ -55,7 +55,7 @@ pub(crate) use crate::args::server::NumberedServer;
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey, Unsigned};
 pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
-pub(crate) use crate::args::value::{OrDefault, Span};
+pub(crate) use crate::args::value::{JobOrMessage, OrDefault, Span};
 
 /// The schema without `--schema`.
 pub(crate) const DEFAULT_SCHEMA: &str = "seriatim";
@@ -153,8 +153,8 @@ pub(crate) enum Command {
     Lane(Lane),
     /// Say why a job is where it is.
     Explain {
-        /// The job's id.
-        job: i64,
+        /// The job's id; or the id or the sequence number of a message, as SQS clients have it.
+        job: JobOrMessage,
     },
     /// Show, list and change jobs.
     #[command(subcommand)]

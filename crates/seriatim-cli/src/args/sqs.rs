@@ -44,7 +44,7 @@ pub(crate) struct Unsigned {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Sqs {
-    /// Add, list and remove the keys that clients sign with.
+    /// Add, list, disable, enable and remove the keys that clients sign with.
     #[command(subcommand)]
     Key(SqsKey),
 }
@@ -56,9 +56,22 @@ pub(crate) enum SqsKey {
         /// The role of `PostgreSQL` that requests are carried out in. Default: that of the server.
         #[arg(long)]
         role: Option<String>,
+        /// The queues that it is for, as `orders*,mail`: `*` is any text. Default: all.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        queues: Option<Vec<String>>,
     },
     /// List the keys, without their secrets.
     List,
+    /// Disable a key: what is signed with it is refused until it is enabled.
+    Disable {
+        /// The access key id.
+        access_key: String,
+    },
+    /// Enable a key that is disabled.
+    Enable {
+        /// The access key id.
+        access_key: String,
+    },
     /// Remove a key: what is signed with it is refused from now on.
     Remove {
         /// The access key id.

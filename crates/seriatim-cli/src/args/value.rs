@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 use seriatim::admin::Rate;
 use seriatim::{AfterHalt, OutOfAttempts};
+use seriatim_sqs::MessageId;
 
 /// A value, or the word `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,27 @@ impl<T: FromStr> FromStr for OrDefault<T> {
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
         if text == "default" { Ok(Self::Default) } else { text.parse().map(Self::Value) }
+    }
+}
+
+/// A job, as its id or its message's names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobOrMessage {
+    Job(i64),
+    Message(MessageId),
+}
+
+impl FromStr for JobOrMessage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let message = || text.parse().map(Self::Message);
+        text.parse().map(Self::Job).or_else(|_| message()).map_err(|_| {
+            String::from(
+                "it takes the id of a job, such as 4711, or that of a message, such as \
+                 00063d1f-4a2b-8c00-8000-000000001267",
+            )
+        })
     }
 }
 

@@ -3,8 +3,9 @@
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use seriatim::{Job, JobStatus};
+use seriatim_sqs::MessageId;
 
-use crate::args::{Lane, MOST_JOBS};
+use crate::args::{JobOrMessage, Lane, MOST_JOBS};
 use crate::commands::groups::tries;
 use crate::failure::Failure;
 use crate::output::table::Table;
@@ -13,7 +14,11 @@ use crate::output::{json, json_line, line};
 use crate::session::Session;
 
 /// Explains a job in a few sentences.
-pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
+pub(crate) async fn job(session: &Session, named: JobOrMessage) -> Result<(), Failure> {
+    let id = match named {
+        JobOrMessage::Job(id) => id,
+        JobOrMessage::Message(message) => job_of(session, message).await?,
+    };
     let explanation = session.client.explain_job(&session.pool, id).await?;
     let explanation = explanation.ok_or_else(|| no_such_job(id))?;
     if session.json() {
@@ -24,6 +29,19 @@ pub(crate) async fn job(session: &Session, id: i64) -> Result<(), Failure> {
     let (queue, group) = (Some(&*explanation.queue), explanation.group.as_deref());
     let (sentence, advice) = (explanation.to_string(), explanation.advice());
     line(&visible(&explained(&sentence, advice.as_deref(), queue, group)))
+}
+
+/// Returns the job of a message. Its number alone is not enough: another job may have it after an
+/// asynchronous failover.
+async fn job_of(session: &Session, message: MessageId) -> Result<i64, Failure> {
+    let id = message.job();
+    let job = session.client.job(&mut *session.read().await?, id).await?;
+    match job.filter(|job| message.is_of(job.id, job.created_at)) {
+        Some(job) => Ok(job.id),
+        None => Err(Failure::NothingMatched(format!(
+            "there is no message {message} (it may have been deleted after its retention)"
+        ))),
+    }
 }
 
 pub(crate) fn no_such_job(id: i64) -> Failure {

@@ -28,11 +28,11 @@ pub(crate) async fn run(session: &Session, before: Option<i64>, limit: u32) -> R
         "#job",
         "#affected",
         "~schedule",
+        "~key",
         "~reason",
     ]);
     for operation in operations {
-        let Operation { at, actor, action, queue, group, job, reason, affected, schedule, .. } =
-            operation;
+        let Operation { at, actor, action, queue, group, job, reason, affected, .. } = operation;
         table.row([
             clock(at),
             actor,
@@ -41,7 +41,8 @@ pub(crate) async fn run(session: &Session, before: Option<i64>, limit: u32) -> R
             group.unwrap_or_default(),
             job.map(|job| job.to_string()).unwrap_or_default(),
             affected.to_string(),
-            schedule.unwrap_or_default(),
+            operation.schedule.unwrap_or_default(),
+            operation.sqs_key.unwrap_or_default(),
             reason.unwrap_or_default(),
         ]);
     }

@@ -24,6 +24,9 @@ const STATEMENTS: usize = 100;
 /// The environment variable with a key that the server takes beside those of the schema.
 const KEY: &str = "SERIATIM_SQS_KEY";
 
+/// Levels of the log without `RUST_LOG`: warnings, and each change that a client makes.
+const LEVELS: &str = "warn,seriatim_sqs::audit=info";
+
 /// Serves until a signal ends it.
 pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure> {
     let config = config(&served, key()?)?;
@@ -108,8 +111,12 @@ async fn serve(
 ) -> Result<(), Failure> {
     // Clients get no details of internal errors: the log has them. RUST_LOG sets its level.
     let level = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let level = match env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default() {
+        unset if unset.is_empty() => level.parse_lossy(LEVELS),
+        set => level.parse_lossy(set),
+    };
     _ = tracing_subscriber::fmt()
-        .with_env_filter(level.from_env_lossy())
+        .with_env_filter(level)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();

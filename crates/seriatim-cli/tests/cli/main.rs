@@ -13,6 +13,7 @@ mod json;
 mod lists;
 mod migrate;
 mod moves;
+mod proxy;
 mod purge;
 mod receive;
 mod schedules;

@@ -31,6 +31,7 @@ pub(crate) async fn signer(
     Ok(Caller {
         access_key: Some(signature.access_key),
         role: key.role.clone(),
+        queues: key.queues.clone(),
         region: signature.region,
     })
 }
@@ -47,7 +48,7 @@ pub(crate) async fn check_head(database: &Database, parts: &Parts) -> Result<(),
     database.key(&signature.access_key).await?.map(drop).ok_or_else(unknown_key)
 }
 
-/// Refuses a caller whose key was removed since the request came.
+/// Refuses a caller whose key was removed or disabled since the request came.
 pub(crate) async fn check_key(database: &Database, caller: &Caller) -> Result<(), SqsError> {
     let Some(access_key) = &caller.access_key else { return Ok(()) };
     database.key(access_key).await?.map(drop).ok_or_else(unknown_key)
@@ -74,6 +75,7 @@ pub(crate) fn anonymous(parts: &Parts, any_name: bool) -> Result<Caller, SqsErro
     Ok(Caller {
         access_key: None,
         role: None,
+        queues: None,
         region: region.unwrap_or_else(|_| String::from(REGION)),
     })
 }

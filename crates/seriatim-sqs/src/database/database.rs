@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::caller::Caller;
 use crate::error::SqsError;
 use crate::handle::Handles;
+use crate::patterns::Patterns;
 use crate::queue::Queue;
 
 /// The most connections of each role that keys name.
@@ -27,6 +28,8 @@ pub(crate) fn schema_of(client: &Client) -> String {
 pub(crate) struct StoredKey {
     pub(crate) secret: String,
     pub(crate) role: Option<String>,
+    /// The queues that it is for; `None`: all.
+    pub(crate) queues: Option<Arc<Patterns>>,
 }
 
 /// The pools, caches and secret that the statements need.
@@ -100,7 +103,7 @@ impl Database {
         AssertSqlSafe(text.replace("{schema}", &self.schema))
     }
 
-    /// Returns a key as it was at most 500 ms ago.
+    /// Returns a key as it was at most 500 ms ago, unless it is disabled.
     pub(crate) async fn key(&self, access_key: &str) -> Result<Option<Arc<StoredKey>>, SqsError> {
         if let Some((_, key)) = self.key.as_ref().filter(|(name, _)| name == access_key) {
             return Ok(Some(Arc::clone(key)));
@@ -113,10 +116,15 @@ impl Database {
         if access_key.contains('\0') {
             return Ok(None);
         }
-        let sql = self.sql("select secret, role from {schema}.sqs_key where access_key = $1");
+        let sql = self.sql(
+            "select coalesce(secret, guarded_secret), role, queues from {schema}.sqs_key
+             where access_key = $1 and disabled_at is null",
+        );
         let row = sqlx::query(sql).bind(access_key).fetch_optional(&self.pool).await?;
         let key = row.map(|row| -> Result<_, sqlx::Error> {
-            Ok(Arc::new(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)? }))
+            let queues: Option<Vec<String>> = row.try_get(2)?;
+            let queues = queues.map(|queues| Arc::new(Patterns::stored(queues)));
+            Ok(Arc::new(StoredKey { secret: row.try_get(0)?, role: row.try_get(1)?, queues }))
         });
         Ok(key.transpose()?)
     }

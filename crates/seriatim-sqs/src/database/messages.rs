@@ -73,18 +73,20 @@ impl Database {
         Ok(sqlx::query_scalar(sql).bind(jobs).bind(queue).fetch_all(pool).await?)
     }
 
-    /// Returns the receipts that receivers have of these jobs, of those without a group.
+    /// Returns the receipts that receivers have of these jobs of a queue, of those without a group.
     pub(crate) async fn receipts(
         &self,
         pool: &PgPool,
+        queue: &str,
         jobs: &[i64],
     ) -> Result<HashMap<i64, Receipt>, SqsError> {
         let sql = self.sql(
             "select j.id, j.id || '.' || j.claim from {schema}.job j
-             where j.id = any ($1) and j.group_id is null and j.finished_at is null
-               and j.claim is not null and j.claimed_by is null",
+             where j.id = any ($1) and j.queue = $2 and j.group_id is null
+               and j.finished_at is null and j.claim is not null and j.claimed_by is null",
         );
-        let rows: Vec<(i64, String)> = sqlx::query_as(sql).bind(jobs).fetch_all(pool).await?;
+        let rows: Vec<(i64, String)> =
+            sqlx::query_as(sql).bind(jobs).bind(queue).fetch_all(pool).await?;
         Ok(rows.into_iter().filter_map(|(id, text)| Some((id, text.parse().ok()?))).collect())
     }
 }

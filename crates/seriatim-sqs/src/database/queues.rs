@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{PgConnection, PgPool, Row};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, QueueName};
 use crate::database::database::Database;
 use crate::error::SqsError;
 use crate::input::Texts;
@@ -22,7 +22,7 @@ pub(crate) struct Depth {
 }
 
 impl Database {
-    pub(crate) async fn queue(&self, pool: &PgPool, name: &str) -> Result<Queue, SqsError> {
+    pub(crate) async fn queue(&self, pool: &PgPool, name: &QueueName) -> Result<Queue, SqsError> {
         if name.contains('\0') {
             return Err(SqsError::no_queue());
         }
@@ -34,11 +34,11 @@ impl Database {
     pub(crate) async fn recent_queue(
         &self,
         caller: &Caller,
-        name: String,
+        name: QueueName,
     ) -> Result<Arc<Queue>, SqsError> {
         let pool = self.pool_of(caller);
         let read = Box::pin(self.queue(&pool, &name));
-        self.queues.get((caller.role.clone(), name.clone()), read).await
+        self.queues.get((caller.role.clone(), name.clone().into_text()), read).await
     }
 
     /// Has queues read anew: one was changed.
@@ -49,13 +49,13 @@ impl Database {
     pub(crate) async fn find_queue(
         &self,
         conn: &mut PgConnection,
-        name: &str,
+        name: &QueueName,
     ) -> Result<Option<Queue>, SqsError> {
         let sql = self.sql(
             "select name, attributes, tags, created_at, modified_at from {schema}.sqs_queue
              where name = $1",
         );
-        let row = sqlx::query(sql).bind(name).fetch_optional(conn).await?;
+        let row = sqlx::query(sql).bind(&**name).fetch_optional(conn).await?;
         Ok(row.map(|row| queue(&row)).transpose()?)
     }
 
@@ -63,51 +63,58 @@ impl Database {
     pub(crate) async fn lock_queue(
         &self,
         conn: &mut PgConnection,
-        name: &str,
+        name: &QueueName,
     ) -> Result<Queue, SqsError> {
         if name.contains('\0') {
             return Err(SqsError::no_queue());
         }
         let sql = self.sql("select from {schema}.sqs_queue where name = $1 for no key update");
-        sqlx::query(sql).bind(name).execute(&mut *conn).await?;
+        sqlx::query(sql).bind(&**name).execute(&mut *conn).await?;
         self.find_queue(conn, name).await?.ok_or_else(SqsError::no_queue)
     }
 
-    /// Returns the names of queues behind `after`, in order.
+    /// Returns the names of queues behind `after`, in order: those that a pattern of `shown` is
+    /// like, or all.
     pub(crate) async fn queue_names(
         &self,
         pool: &PgPool,
         prefix: &str,
         after: &str,
         limit: i64,
+        shown: Option<Vec<String>>,
     ) -> Result<Vec<String>, SqsError> {
         if prefix.contains('\0') || after.contains('\0') {
             return Ok(Vec::new());
         }
         let sql = self.sql(
             "select name from {schema}.sqs_queue
-             where name > $2 and starts_with(name, $1) order by name limit $3",
+             where name > $2 and starts_with(name, $1)
+               and ($4::text[] is null or name like any ($4))
+             order by name limit $3",
         );
-        let names = sqlx::query_scalar(sql).bind(prefix).bind(after).bind(limit);
+        let names = sqlx::query_scalar(sql).bind(prefix).bind(after).bind(limit).bind(shown);
         Ok(names.fetch_all(pool).await?)
     }
 
-    /// Returns the names of the queues whose dead letters belong to this one, as they say.
+    /// Returns the names of the queues whose dead letters belong to this one, as they say: those
+    /// that a pattern of `shown` is like, or all.
     pub(crate) async fn sources_of(
         &self,
         pool: &PgPool,
         queue: &str,
         after: &str,
         limit: i64,
+        shown: Option<Vec<String>>,
     ) -> Result<Vec<String>, SqsError> {
         let sql = self.sql(
             "select name from {schema}.sqs_queue
              where name > $2 and split_part(
                  nullif(attributes ->> 'RedrivePolicy', '')::jsonb ->> 'deadLetterTargetArn',
                  ':', 6) = $1
+               and ($4::text[] is null or name like any ($4))
              order by name limit $3",
         );
-        let names = sqlx::query_scalar(sql).bind(queue).bind(after).bind(limit);
+        let names = sqlx::query_scalar(sql).bind(queue).bind(after).bind(limit).bind(shown);
         Ok(names.fetch_all(pool).await?)
     }
 
@@ -116,7 +123,7 @@ impl Database {
     pub(crate) async fn insert_queue(
         &self,
         conn: &mut PgConnection,
-        name: &str,
+        name: &QueueName,
         attributes: &Texts,
         tags: &Texts,
     ) -> Result<bool, SqsError> {
@@ -125,7 +132,7 @@ impl Database {
              on conflict (name) do update set name = excluded.name
              returning xmax = 0",
         );
-        let insert = sqlx::query_scalar(sql).bind(name).bind(Json(attributes)).bind(Json(tags));
+        let insert = sqlx::query_scalar(sql).bind(&**name).bind(Json(attributes)).bind(Json(tags));
         Ok(insert.fetch_one(conn).await?)
     }
 

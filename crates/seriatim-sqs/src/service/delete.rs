@@ -192,7 +192,7 @@ impl Request {
             return Ok(vec![]);
         }
         let jobs: Vec<i64> = stale.iter().map(|(_, job)| *job).collect();
-        let now = self.database().receipts(&self.pool(), &jobs).await?;
+        let now = self.database().receipts(&self.pool(), &queue.name, &jobs).await?;
         let receipts = stale.into_iter().filter_map(|(place, job)| Some((place, *now.get(&job)?)));
         Ok(receipts.collect())
     }

@@ -13,10 +13,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+pub(crate) use tasks::source_of_task;
+
 use serde_json::Value;
 use sqlx::{PgPool, PgTransaction};
 
-use crate::caller::Caller;
+use crate::caller::{Caller, QueueName};
 use crate::coalesce::{Coalescers, OfRole};
 use crate::database::Database;
 use crate::error::{Code, SqsError};
@@ -145,8 +147,8 @@ impl Request {
     }
 
     /// Returns the name of the queue at an address.
-    fn name_of(&self, url: Option<String>) -> Result<String, SqsError> {
-        queue_of(url, &self.service.account)
+    fn name_of(&self, url: Option<String>) -> Result<QueueName, SqsError> {
+        self.caller.queue(queue_of(url, &self.service.account)?)
     }
 
     fn url_of(&self, queue: &str) -> String {

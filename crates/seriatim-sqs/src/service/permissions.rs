@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::caller::QueueName;
 use crate::error::{Code, SqsError};
 use crate::input::{AddPermission, RemovePermission, Texts};
 use crate::queue::Queue;
@@ -74,7 +75,7 @@ impl Request {
 
     async fn set_policy(
         &self,
-        name: &str,
+        name: &QueueName,
         change: &impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
         let mut tx = self.begin().await?;

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Map, Value, json};
 
+use crate::caller::QueueName;
 use crate::error::{Code, SqsError};
 use crate::input::{
     self, CreateQueue, GetQueueAttributes, GetQueueUrl, ListQueues, OfQueue, SetQueueAttributes,
@@ -20,6 +21,7 @@ impl Request {
     /// Makes a queue. One of the same name with the same settings is returned; others are refused.
     pub(super) async fn create_queue(&self, input: CreateQueue) -> Result<Value, SqsError> {
         let name = input.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+        let name = self.caller.queue(name)?;
         let given = queue::normal(input.attributes);
         if !queue::is_fifo(&name) && given.get("FifoQueue").is_some_and(|fifo| fifo != "true") {
             let message = "Unknown Attribute FifoQueue.";
@@ -36,7 +38,7 @@ impl Request {
 
     async fn make_queue(
         &self,
-        name: &str,
+        name: &QueueName,
         given: &Texts,
         attributes: &Texts,
         tags: &Texts,
@@ -44,7 +46,7 @@ impl Request {
         let (mut tx, database) = (self.begin().await?, self.database());
         if database.insert_queue(&mut tx, name, attributes, tags).await? {
             let settings = queue::job_settings(name, attributes, true);
-            self.configure(&mut tx, settings).await?;
+            self.configure(&mut tx, settings, "CreateQueue").await?;
         } else {
             let found = database.find_queue(&mut tx, name).await?.ok_or_else(SqsError::busy)?;
             let differs = |(name, value): &(&String, &String)| {
@@ -61,12 +63,15 @@ impl Request {
         Ok(tx.commit().await?)
     }
 
+    /// Changes the settings of jobs. The change is recorded with the caller's key.
     async fn configure(
         &self,
         conn: &mut sqlx::PgConnection,
         settings: seriatim::admin::QueueSettings,
+        action: &str,
     ) -> Result<(), SqsError> {
-        let configured = self.database().client.configure_queue(conn, settings).await;
+        let operator = self.database().client.operator(self.caller.actor(), action);
+        let configured = operator.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {
             // A setting that does not go with others.
             seriatim::ConfigureError::Database(sqlx::Error::Database(error))
@@ -91,7 +96,8 @@ impl Request {
         if policy.account != *account {
             return refused("Dead-letter target owner should be same as the source.");
         }
-        match self.database().queue(&self.pool(), &policy.target).await {
+        let target = self.caller.queue(policy.target)?;
+        match self.database().queue(&self.pool(), &target).await {
             Ok(target) if target.is_fifo() != queue::is_fifo(source) => {
                 refused("Dead-letter queue must be same type of queue as the source.")
             }
@@ -113,7 +119,7 @@ impl Request {
         let once = async || {
             let mut tx = self.begin().await?;
             self.database().delete_queue(&mut tx, &queue.name).await?;
-            self.configure(&mut tx, queue::reset_settings(&queue.name)).await?;
+            self.configure(&mut tx, queue::reset_settings(&queue.name), "DeleteQueue").await?;
             Ok(tx.commit().await?)
         };
         self.until_free(&queue.name, once).await?;
@@ -124,8 +130,7 @@ impl Request {
     /// Cancels the messages of a queue, and forgets their deduplication ids. The operation is
     /// recorded with the caller's key, and the name of the action as the reason.
     async fn empty(&self, queue: &Queue, action: &str) -> Result<(), SqsError> {
-        let actor = self.caller.access_key.as_deref().unwrap_or("sqs");
-        let operator = self.database().client.operator(actor, action);
+        let operator = self.database().client.operator(self.caller.actor(), action);
         let purged = operator.purge_everything(&self.pool(), &queue.name).await;
         purged.map(drop).map_err(|error| match error {
             seriatim::ControlError::Database(error) => error.into(),
@@ -158,6 +163,7 @@ impl Request {
         if owner.is_some_and(|owner| owner != self.service.account) {
             return Err(SqsError::no_queue());
         }
+        let name = self.caller.queue(name)?;
         let queue = self.database().queue(&self.pool(), &name).await?;
         Ok(json!({"QueueUrl": self.url_of(&queue.name)}))
     }
@@ -165,7 +171,8 @@ impl Request {
     pub(super) async fn list_queues(&self, input: ListQueues) -> Result<Value, SqsError> {
         let (after, limit) = page(&input)?;
         let prefix = input.queue_name_prefix.unwrap_or_default();
-        let names = self.database().queue_names(&self.pool(), &prefix, &after, limit + 1).await?;
+        let (pool, shown) = (self.pool(), self.caller.shown());
+        let names = self.database().queue_names(&pool, &prefix, &after, limit + 1, shown).await?;
         Ok(self.page_of(names, limit, "QueueUrls"))
     }
 
@@ -173,8 +180,9 @@ impl Request {
         let queue: OfQueue = input::read(input.clone())?;
         let (queue, input) = (self.queue(queue.queue_url).await?, input::read(input)?);
         let (after, limit) = page(&input)?;
+        let (pool, shown) = (self.pool(), self.caller.shown());
         let names =
-            self.database().sources_of(&self.pool(), &queue.name, &after, limit + 1).await?;
+            self.database().sources_of(&pool, &queue.name, &after, limit + 1, shown).await?;
         let mut found = self.page_of(names, limit, "queueUrls");
         if found.get("queueUrls").is_none() {
             found["queueUrls"] = json!([]);
@@ -248,7 +256,8 @@ impl Request {
         let once = async || {
             let mut tx = self.begin().await?;
             self.database().set_attributes(&mut tx, &queue.name, &given).await?;
-            self.configure(&mut tx, queue::job_settings(&queue.name, &given, false)).await?;
+            let settings = queue::job_settings(&queue.name, &given, false);
+            self.configure(&mut tx, settings, "SetQueueAttributes").await?;
             tx.commit().await?;
             Ok(Value::Null)
         };

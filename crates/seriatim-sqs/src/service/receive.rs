@@ -13,9 +13,10 @@ use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{ReceiveMessage, in_range};
 use crate::message::{Attributes, TRACE_HEADER, attributes_of_job, attributes_to_json, check_id};
+use crate::message_id::MessageId;
 use crate::queue::Queue;
 use crate::service::Request;
-use crate::service::send::{FAIRNESS_GROUP, message_id, sequence_number};
+use crate::service::send::{FAIRNESS_GROUP, sequence_number};
 
 /// The most names of attributes: a request that waits keeps them.
 const NAMES: usize = 100;
@@ -76,7 +77,7 @@ impl Request {
     }
 
     /// Claims jobs. If the client has hung up meanwhile, they are given back at once. The key may
-    /// have been removed since the request began to wait.
+    /// have been removed or disabled since the request began to wait.
     async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
         check_key(self.database(), &self.caller).await?;
         self.coalescers().receives(receiving).ask(()).await
@@ -85,7 +86,7 @@ impl Request {
     fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Value {
         let body = body(job);
         let mut message = json!({
-            "MessageId": message_id(&job.key),
+            "MessageId": MessageId::new(job.id, job.enqueued_at.timestamp_micros()).to_string(),
             "ReceiptHandle": self.database().handles.sign(&queue.name, &job.receipt),
             "MD5OfBody": digest::of_body(&body),
             "Body": body,

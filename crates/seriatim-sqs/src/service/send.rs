@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use uuid::Builder;
 
 use crate::coalesce::{NewMessage, Sending, Sent};
 use crate::digest;
@@ -14,6 +12,7 @@ use crate::message::{
     self, AttributeValue, SIZE_LIMIT, TRACE_HEADER, attributes_to_json, check_attributes,
     check_body, check_id, check_system_attributes,
 };
+use crate::message_id::MessageId;
 use crate::queue::Queue;
 use crate::service::{Request, batch};
 
@@ -189,18 +188,10 @@ fn check_delay(queue: &Queue, given: Option<Number>) -> Result<Option<i64>, SqsE
 }
 
 fn add_ids(answer: &mut Value, queue: &Queue, sent: Sent) {
-    answer["MessageId"] = message_id(&format!("{}-{}", sent.id, sent.created_us)).into();
+    answer["MessageId"] = MessageId::new(sent.id, sent.created_us).to_string().into();
     if queue.is_fifo() {
         answer["SequenceNumber"] = sequence_number(sent.id).into();
     }
-}
-
-/// Returns the id of a message: a UUID made of the job's key, which no other job has.
-pub(super) fn message_id(key: &str) -> String {
-    let sum: [u8; 32] = Sha256::digest(key).into();
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&sum[..16]);
-    Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 /// Returns the number of a message of a FIFO queue: a later one has a higher one.

@@ -21,12 +21,12 @@ impl Request {
         )?;
         let source = self.queue_of_arn(input.source_arn, "SourceArn").await?;
         let (pool, database) = (self.pool(), self.database());
-        if database.sources_of(&pool, &source.name, "", 1).await?.is_empty() {
+        if database.sources_of(&pool, &source.name, "", 1, None).await?.is_empty() {
             return Err(refused("Source queue must be configured as a Dead Letter Queue."));
         }
         let target = match input.destination_arn.filter(|arn| !arn.is_empty()) {
             Some(arn) => Some(self.queue_of_arn(Some(arn), "DestinationArn").await?),
-            None => None,
+            None => self.caller.any_queue().map(|()| None)?,
         };
         if let Some(target) = &target {
             if target.name == source.name {
@@ -36,7 +36,8 @@ impl Request {
             }
         }
         let target = target.as_ref().map(|target| &*target.name);
-        let started = database.start_move_task(&pool, &source.name, target, rate).await?;
+        let actor = self.caller.actor();
+        let started = database.start_move_task(&pool, &source.name, target, rate, actor).await?;
         let task = started.ok_or_else(|| {
             refused(
                 "There is already a task running. Only one active task is allowed for a source \
@@ -54,7 +55,10 @@ impl Request {
         let source = self.queue_of_arn(Some(source), "SourceArn").await?;
         let moved = match task {
             Some(task) => {
-                self.database().cancel_move_task(&self.pool(), task, &source.name).await?
+                let (actor, shown) = (self.caller.actor(), self.caller.shown());
+                self.database()
+                    .cancel_move_task(&self.pool(), task, &source.name, actor, shown)
+                    .await?
             }
             None => None,
         };
@@ -67,7 +71,8 @@ impl Request {
     pub(super) async fn list_move_tasks(&self, input: ListMoveTasks) -> Result<Value, SqsError> {
         let most = in_range(input.max_results, "MaxResults", 1..=10)?.unwrap_or(1);
         let source = self.queue_of_arn(input.source_arn, "SourceArn").await?;
-        let tasks = self.database().move_tasks(&self.pool(), &source.name, most).await?;
+        let shown = self.caller.shown();
+        let tasks = self.database().move_tasks(&self.pool(), &source.name, most, shown).await?;
         let arn = self.arn_of(&source.name);
         let shown: Vec<Value> = tasks.iter().map(|task| self.shown(task, &arn)).collect();
         Ok(json!({ "Results": shown }))
@@ -105,7 +110,8 @@ impl Request {
             )));
         };
         let found = if queue.account == self.service.account {
-            self.database().queue(&self.pool(), queue.name).await
+            let name = self.caller.queue(queue.name.to_owned())?;
+            self.database().queue(&self.pool(), &name).await
         } else {
             Err(SqsError::no_queue())
         };
@@ -137,6 +143,11 @@ fn read(handle: &str) -> Option<(Option<i64>, String)> {
     let parts: Value = serde_json::from_slice(&BASE64.decode(handle).ok()?).ok()?;
     let task = Uuid::parse_str(parts["taskId"].as_str()?).ok()?;
     Some((i64::try_from(task.as_u128()).ok(), parts["sourceArn"].as_str()?.to_owned()))
+}
+
+/// Returns the ARN of the source queue that a handle names.
+pub(crate) fn source_of_task(handle: &str) -> Option<String> {
+    read(handle).map(|(_, source)| source)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::http_request::{
+    SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign,
+};
 use aws_sigv4::sign::v4::SigningParams;
 use http_body_util::Full;
 use hyper::Request;
@@ -52,6 +54,31 @@ async fn ask(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Ans
     sqs.send(signed(sqs, key, operation, &input, SystemTime::now())).await
 }
 
+/// Returns a presigned address of a queue with these fields.
+fn presigned(sqs: &Sqs, key: (&str, &str), queue: &str, fields: &str) -> Request<Full<Bytes>> {
+    let address = format!("http://{}/000000000000/{queue}?{fields}", sqs.address);
+    let mut request = Request::get(&address).header("host", &sqs.address).body(()).unwrap();
+    let identity = Credentials::new(key.0, key.1, None, None, "test").into();
+    let mut settings = SigningSettings::default();
+    settings.signature_location = SignatureLocation::QueryParams;
+    settings.expires_in = Some(Duration::from_mins(1));
+    let params = SigningParams::builder()
+        .identity(&identity)
+        .region("eu-west-1")
+        .name("sqs")
+        .time(SystemTime::now())
+        .settings(settings)
+        .build()
+        .unwrap()
+        .into();
+    let headers = [("host", &*sqs.address)].into_iter();
+    let signable =
+        SignableRequest::new("GET", &address, headers, SignableBody::Bytes(b"")).unwrap();
+    let (instructions, _) = sign(signable, &params).unwrap().into_parts();
+    instructions.apply_to_request_http1x(&mut request);
+    request.map(|()| Full::default())
+}
+
 fn error(answer: &Answer) -> String {
     let name = answer.json()["__type"].as_str().unwrap().to_owned();
     name.rsplit('#').next().unwrap().to_owned()
@@ -92,6 +119,16 @@ async fn only_owners_of_keys_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_of_a_removed_key_gets_nothing() {
+    a_long_poll_is_refused(async |keys, key| keys.remove(key).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_of_a_disabled_key_gets_nothing() {
+    a_long_poll_is_refused(async |keys, key| keys.disable(key).await.unwrap()).await;
+}
+
+/// Refuses the long poll of a key that is taken away while it waits.
+async fn a_long_poll_is_refused(taken_away: impl AsyncFn(&Keys, &str) -> bool) {
     let sqs = Sqs::start_with(Config::new(), 10).await;
     let keys = Keys::new(sqs.database.pool(), &Client::default());
     let (removed, kept) = (keys.add(None).await.unwrap(), keys.add(None).await.unwrap());
@@ -104,7 +141,7 @@ async fn a_long_poll_of_a_removed_key_gets_nothing() {
         while sqs.number("select count(*) from seriatim.receiver where queue = 'q'").await == 0 {
             sleep(Duration::from_millis(10)).await;
         }
-        assert!(keys.remove(removed.0).await.unwrap());
+        assert!(taken_away(&keys, removed.0).await);
         while ask(&sqs, removed, "ListQueues", json!({})).await.status != 403 {
             sleep(Duration::from_millis(10)).await;
         }
@@ -214,6 +251,378 @@ async fn a_large_body_is_read_of_known_keys_alone() {
     let sent = ask(&sqs, own, "SendMessage", large).await;
     assert_eq!(sent.status, 200, "{}", sent.body);
     drop(clients);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disabled_key_is_refused_until_it_is_enabled() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let key = keys.add_for(None, &["q*"]).await.unwrap();
+    let own = (&*key.access_key, &*key.secret);
+    let counts = async |does: bool| {
+        let changed = Instant::now();
+        while (ask(&sqs, own, "ListQueues", json!({})).await.status == 200) != does {
+            // Keys are read twice a second.
+            assert!(changed.elapsed() < Duration::from_secs(1), "counts: {}", !does);
+        }
+    };
+    counts(true).await;
+    for _ in 0..2 {
+        assert!(!keys.enable(own.0).await.unwrap());
+        assert!(keys.disable(own.0).await.unwrap());
+        assert!(!keys.disable(own.0).await.unwrap());
+        counts(false).await;
+        let refused = ask(&sqs, own, "ListQueues", json!({})).await;
+        assert_eq!((refused.status, &*error(&refused)), (403, "UnrecognizedClientException"));
+        let listed = keys.list().await.unwrap().remove(0);
+        assert!(listed.disabled_at.is_some() && listed.queues == Some(vec!["q*".to_owned()]));
+        assert!(keys.enable(own.0).await.unwrap());
+        counts(true).await;
+        assert_eq!(keys.list().await.unwrap()[0].disabled_at, None);
+    }
+    // Its limits came back with it.
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "r"})).await.status, 403);
+    assert!(!keys.disable("UNKNOWN").await.unwrap());
+    sqs.end().await;
+}
+
+/// A program of the version before reads the column `secret`, and knows no limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_without_limits_finds_no_secret_of_a_key_with_some() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let (plain, limited) = (keys.add(None).await.unwrap(), keys.add_for(None, &["q"]).await);
+    let limited = limited.unwrap();
+    let secret = async |key: &str| {
+        let sql = "select secret from seriatim.sqs_key where access_key = $1";
+        let secret = sqlx::query_scalar::<_, Option<String>>(sql).bind(key);
+        secret.fetch_one(sqs.database.pool()).await.unwrap()
+    };
+    assert_eq!(secret(&plain.access_key).await, Some(plain.secret.clone()));
+    assert_eq!(secret(&limited.access_key).await, None);
+    for key in [&plain, &limited] {
+        keys.disable(&key.access_key).await.unwrap();
+        assert_eq!(secret(&key.access_key).await, None);
+        keys.enable(&key.access_key).await.unwrap();
+    }
+    assert_eq!(secret(&plain.access_key).await, Some(plain.secret.clone()));
+    assert_eq!(secret(&limited.access_key).await, None);
+    // Nor does a hand that takes a limit away leave the secret where it is not read.
+    let by_hand = "update seriatim.sqs_key set queues = null where queues is not null";
+    sqlx::query(by_hand).execute(sqs.database.pool()).await.unwrap_err();
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_keys_are_recorded_without_secrets() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let (pool, client) = (sqs.database.pool(), Client::default());
+    let keys = Keys::new(pool, &client).acting("ann", "rotation");
+    let user: String =
+        sqlx::query_scalar("select session_user::text").fetch_one(pool).await.unwrap();
+    let key = keys.add_for(Some(&user), &["orders*", "mail"]).await.unwrap();
+    for _ in 0..2 {
+        keys.disable(&key.access_key).await.unwrap();
+    }
+    keys.enable(&key.access_key).await.unwrap();
+    keys.remove(&key.access_key).await.unwrap();
+    keys.remove(&key.access_key).await.unwrap();
+    keys.add_for(Some("no such role"), &["q"]).await.unwrap_err();
+    keys.add_for(None, &["a b"]).await.unwrap_err();
+    let plain = Keys::new(pool, &client).add(None).await.unwrap();
+    let mut recorded = client.operations(pool, None, 20).await.unwrap();
+    recorded.reverse();
+    let last = recorded.pop().unwrap();
+    assert_eq!((last.actor, last.reason), (user.clone(), None));
+    assert_eq!((last.sqs_key, &*last.action), (Some(plain.access_key), "add_sqs_key"));
+    let actions: Vec<&str> = recorded.iter().map(|of| &*of.action).collect();
+    let expected = ["add_sqs_key", "disable_sqs_key", "enable_sqs_key", "remove_sqs_key"];
+    assert_eq!(actions, expected);
+    let words = format!("{}, role {user}, queues orders*,mail", key.access_key);
+    for of in recorded {
+        assert_eq!((&*of.actor, of.reason.as_deref()), ("ann", Some("rotation")));
+        assert_eq!((of.sqs_key, of.db_user), (Some(words.clone()), Some(user.clone())));
+    }
+    sqs.end().await;
+}
+
+/// The operations of the server, by its source.
+fn operations() -> Vec<&'static str> {
+    let source = include_str!("../../src/service/mod.rs");
+    let named =
+        source.lines().filter(|line| line.contains("=> Box::pin(") || line.ends_with("=> {"));
+    let named = named.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next());
+    let named: Vec<&str> = named.collect();
+    assert_eq!(named.len(), 23, "{named:?}");
+    named
+}
+
+/// The input of an operation on a queue: as it is sound, as far as it is no matter for rights.
+fn input_of(operation: &str, url: &str) -> Value {
+    let name = url.rsplit('/').find(|part| !part.is_empty()).unwrap();
+    let arn = arn("000000000000", name);
+    match operation {
+        "CreateQueue" | "GetQueueUrl" => json!({"QueueName": name}),
+        "ListQueues" => json!({"QueueNamePrefix": name}),
+        "SendMessage" => json!({"QueueUrl": url, "MessageBody": "b"}),
+        "SendMessageBatch" => {
+            json!({"QueueUrl": url, "Entries": [{"Id": "1", "MessageBody": "b"}]})
+        }
+        "DeleteMessage" => json!({"QueueUrl": url, "ReceiptHandle": "r"}),
+        "DeleteMessageBatch" => {
+            json!({"QueueUrl": url, "Entries": [{"Id": "1", "ReceiptHandle": "r"}]})
+        }
+        "ChangeMessageVisibility" => {
+            json!({"QueueUrl": url, "ReceiptHandle": "r", "VisibilityTimeout": 0})
+        }
+        "ChangeMessageVisibilityBatch" => json!({"QueueUrl": url, "Entries": [
+            {"Id": "1", "ReceiptHandle": "r", "VisibilityTimeout": 0}]}),
+        "SetQueueAttributes" => json!({"QueueUrl": url, "Attributes": {"DelaySeconds": "0"}}),
+        "TagQueue" => json!({"QueueUrl": url, "Tags": {"a": "b"}}),
+        "UntagQueue" => json!({"QueueUrl": url, "TagKeys": ["a"]}),
+        "AddPermission" => json!({"QueueUrl": url, "Label": "l",
+            "AWSAccountIds": ["000000000000"], "Actions": ["*"]}),
+        "RemovePermission" => json!({"QueueUrl": url, "Label": "l"}),
+        "StartMessageMoveTask" => {
+            json!({"SourceArn": arn, "DestinationArn": self::arn("000000000000", "orders")})
+        }
+        "ListMessageMoveTasks" => json!({"SourceArn": arn}),
+        "CancelMessageMoveTask" => {
+            let task = json!({"taskId": "00000000-0000-0000-0000-000000000001", "sourceArn": arn});
+            json!({"TaskHandle": base64(task.to_string().as_bytes())})
+        }
+        _ => json!({"QueueUrl": url}),
+    }
+}
+
+/// Base64 with padding: handles of tasks are written so.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = bits << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = usize::try_from(bits >> (18 - 6 * place) & 63).unwrap();
+            text.push(if place <= chunk.len() { DIGITS[digit].into() } else { '=' });
+        }
+    }
+    text
+}
+
+/// Each operation, in both protocols and at odd addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_some_queues_is_refused_at_all_others() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let all = keys.add(None).await.unwrap();
+    let some = keys.add_for(None, &["orders*", "a_b"]).await.unwrap();
+    let (all, some) = ((&*all.access_key, &*all.secret), (&*some.access_key, &*some.secret));
+    for name in ["mail", "axb"] {
+        ask(&sqs, all, "CreateQueue", json!({"QueueName": name})).await;
+    }
+    let base = format!("http://{}", sqs.address);
+    for operation in operations() {
+        let mut urls: Vec<String> = ["mail", "/000000000000/mail", "000000000000/mail/", "axb"]
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        urls.push(format!("{base}/000000000000/mail"));
+        urls.push(String::from("https://orders.example.com/orders/000000000000/mail//"));
+        // Queues that are not there are refused too: nobody learns which are.
+        urls.push(String::from("none"));
+        urls.push(format!("{base}/000000000000/ORDERS"));
+        for url in urls {
+            let answer = ask(&sqs, some, operation, input_of(operation, &url)).await;
+            if operation == "ListQueues" {
+                assert_eq!(answer.body, "{}", "{url}");
+                continue;
+            }
+            assert_eq!(answer.status, 403, "{operation} {url}: {}", answer.body);
+            assert_eq!(error(&answer), "AccessDeniedException", "{operation} {url}");
+        }
+        // With the prefix in the name, or in another part of the address, it is another queue.
+        for (url, code) in [("mail\0orders", 403), ("orders\0", 400), ("orders/mail", 400)] {
+            let input = json!({"QueueUrl": url, "MessageBody": "b"});
+            let answer = ask(&sqs, some, "SendMessage", input).await;
+            assert_eq!(answer.status, code, "{url:?}: {}", answer.body);
+        }
+    }
+    assert_eq!(sqs.number("select count(*) from seriatim.job").await, 0);
+    assert_eq!(sqs.number("select count(*) from seriatim.sqs_queue where tags <> '{}'").await, 0);
+
+    let send = "Action=SendMessage&MessageBody=b";
+    for (queue, fields, status) in [
+        ("orders", "Action=GetQueueAttributes", 400),
+        ("mail", send, 403),
+        ("%6Dail", send, 403),
+        ("mail", "Action=ReceiveMessage", 403),
+        // The address is of one queue, and the request of another.
+        ("orders", "Action=SendMessage&MessageBody=b&QueueUrl=mail", 403),
+        ("mail", "Action=SendMessage&MessageBody=b&QueueUrl=orders", 400),
+    ] {
+        let answer = sqs.send(presigned(&sqs, some, queue, fields)).await;
+        assert_eq!(answer.status, status, "{queue} {fields}: {}", answer.body);
+        let code = if status == 403 { "AccessDenied" } else { "NonExistentQueue" };
+        assert!(answer.body.contains(code), "{queue} {fields}: {}", answer.body);
+    }
+    sqs.end().await;
+}
+
+/// The result of an operation that is not refused.
+async fn call(sqs: &Sqs, key: (&str, &str), operation: &str, input: Value) -> Value {
+    let answer = ask(sqs, key, operation, input).await;
+    assert_eq!(answer.status, 200, "{operation}: {}", answer.body);
+    answer.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_some_queues_has_its_rights_there() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let all = keys.add(None).await.unwrap();
+    let some = keys.add_for(None, &["orders*", "a_b"]).await.unwrap();
+    let (all, some) = ((&*all.access_key, &*all.secret), (&*some.access_key, &*some.secret));
+    for name in ["axb", "mail", "orders2"] {
+        call(&sqs, all, "CreateQueue", json!({"QueueName": name})).await;
+    }
+    for name in ["orders", "orders-dead", "a_b"] {
+        call(&sqs, some, "CreateQueue", json!({"QueueName": name})).await;
+    }
+    let names = |listed: Value, list: &str| -> Vec<String> {
+        let urls = listed[list].as_array().cloned().unwrap_or_default();
+        let name = |url: &Value| url.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        urls.iter().map(name).collect()
+    };
+    let listed = call(&sqs, some, "ListQueues", json!({})).await;
+    assert_eq!(names(listed, "QueueUrls"), ["a_b", "orders", "orders-dead", "orders2"]);
+    // By pages: what is left out takes no place.
+    let (mut page, mut found) = (json!({"MaxResults": 1}), Vec::new());
+    loop {
+        let listed = call(&sqs, some, "ListQueues", page.clone()).await;
+        page["NextToken"] = listed["NextToken"].clone();
+        found.extend(names(listed, "QueueUrls"));
+        if page["NextToken"].is_null() {
+            break;
+        }
+    }
+    assert_eq!(found, ["a_b", "orders", "orders-dead", "orders2"]);
+
+    let to = |target: &str| {
+        let policy =
+            json!({"deadLetterTargetArn": arn("000000000000", target), "maxReceiveCount": 1});
+        json!({"RedrivePolicy": policy.to_string()})
+    };
+    let set = |queue: &str, target: &str| json!({"QueueUrl": queue, "Attributes": to(target)});
+    for target in ["mail", "none"] {
+        let refused = ask(&sqs, some, "SetQueueAttributes", set("orders", target)).await;
+        assert_eq!((refused.status, &*error(&refused)), (403, "AccessDeniedException"));
+        let create = json!({"QueueName": "orders3", "Attributes": to(target)});
+        assert_eq!(ask(&sqs, some, "CreateQueue", create).await.status, 403);
+    }
+    call(&sqs, some, "SetQueueAttributes", set("orders", "orders-dead")).await;
+    call(&sqs, all, "SetQueueAttributes", set("mail", "orders-dead")).await;
+    let sources = json!({"QueueUrl": "orders-dead"});
+    let sources = call(&sqs, some, "ListDeadLetterSourceQueues", sources).await;
+    assert_eq!(names(sources, "queueUrls"), ["orders"]);
+
+    for operation in ["SendMessage", "ReceiveMessage", "PurgeQueue", "DeleteQueue"] {
+        call(&sqs, some, operation, input_of(operation, "a_b")).await;
+    }
+    // Who did it is on record: the key, beside the user of the database.
+    let mut done = Client::default().operations(sqs.database.pool(), None, 100).await.unwrap();
+    done.retain(|of| of.actor == some.0);
+    done.reverse();
+    let done: Vec<_> = done.iter().map(|of| of.reason.as_deref().unwrap()).collect();
+    let expected = [
+        "CreateQueue",
+        "CreateQueue",
+        "CreateQueue",
+        "SetQueueAttributes",
+        "PurgeQueue",
+        "DeleteQueue",
+    ];
+    assert_eq!(done, expected);
+    sqs.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_some_queues_moves_messages_among_them_alone() {
+    let sqs = Sqs::start_with(Config::new(), 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let all = keys.add(None).await.unwrap();
+    let some = keys.add_for(None, &["orders*"]).await.unwrap();
+    let (all, some) = ((&*all.access_key, &*all.secret), (&*some.access_key, &*some.secret));
+    for name in ["mail", "orders", "orders-dead"] {
+        call(&sqs, all, "CreateQueue", json!({"QueueName": name})).await;
+    }
+    let policy =
+        json!({"deadLetterTargetArn": arn("000000000000", "orders-dead"), "maxReceiveCount": 1});
+    let policy = json!({"RedrivePolicy": policy.to_string()});
+    let set = json!({"QueueUrl": "mail", "Attributes": policy});
+    call(&sqs, all, "SetQueueAttributes", set).await;
+    // A task to any queue is for a key of all, and so is what such a task has done.
+    let source = arn("000000000000", "orders-dead");
+    let start = |target: Option<&str>| match target {
+        Some(to) => json!({"SourceArn": source, "DestinationArn": arn("000000000000", to)}),
+        None => json!({ "SourceArn": source }),
+    };
+    for target in [None, Some("mail")] {
+        let refused = ask(&sqs, some, "StartMessageMoveTask", start(target)).await;
+        assert_eq!((refused.status, &*error(&refused)), (403, "AccessDeniedException"));
+        // It goes on for as long as there is something.
+        for body in ["a", "b", "c"] {
+            call(&sqs, all, "SendMessage", json!({"QueueUrl": "orders-dead", "MessageBody": body}))
+                .await;
+        }
+        let mut slow = start(Some("mail"));
+        slow["MaxNumberOfMessagesPerSecond"] = 1.into();
+        let task = call(&sqs, all, "StartMessageMoveTask", slow).await;
+        let cancel = json!({"TaskHandle": task["TaskHandle"]});
+        let list = json!({"SourceArn": source});
+        let hidden = call(&sqs, some, "ListMessageMoveTasks", list.clone()).await;
+        assert_eq!(hidden["Results"], json!([]));
+        let refused = ask(&sqs, some, "CancelMessageMoveTask", cancel.clone()).await;
+        assert_eq!(error(&refused), "ResourceNotFoundException");
+        assert_eq!(
+            call(&sqs, all, "ListMessageMoveTasks", list).await["Results"][0]["Status"],
+            "RUNNING"
+        );
+        call(&sqs, all, "CancelMessageMoveTask", cancel).await;
+    }
+    let mut slow = start(Some("orders"));
+    slow["MaxNumberOfMessagesPerSecond"] = 1.into();
+    let task = call(&sqs, some, "StartMessageMoveTask", slow).await;
+    let list = call(&sqs, some, "ListMessageMoveTasks", json!({"SourceArn": source})).await;
+    assert_eq!(list["Results"][0]["TaskHandle"], task["TaskHandle"]);
+    call(&sqs, some, "CancelMessageMoveTask", json!({"TaskHandle": task["TaskHandle"]})).await;
+    let acts =
+        "select count(*) from seriatim.operation where actor = $1 and action like '%move_task'";
+    let acts = sqlx::query_scalar::<_, i64>(acts).bind(some.0);
+    assert_eq!(acts.fetch_one(sqs.database.pool()).await.unwrap(), 2);
+    sqs.end().await;
+}
+
+/// An old handle names a job. It deletes nothing that has gone to a queue of others meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handle_of_before_a_move_deletes_nothing_in_the_other_queue() {
+    let sqs = Sqs::start().await;
+    sqs.queue("dead").await;
+    let policy = json!({"deadLetterTargetArn": arn("000000000000", "dead"), "maxReceiveCount": 1});
+    let settings = json!({"VisibilityTimeout": "0", "RedrivePolicy": policy.to_string()});
+    let url = sqs.queue_with("q", settings).await;
+    sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": "b"})).await;
+    let first = sqs.receive(&url).await.remove(0);
+    assert_eq!(sqs.receive(&url).await.len(), 0);
+    let moved = sqs.receive("dead").await;
+    assert_eq!(moved[0]["MessageId"], first["MessageId"]);
+    assert_eq!(sqs.delete(&url, &first).await.status, 200);
+    let unfinished = "select count(*) from seriatim.job where finished_at is null";
+    assert_eq!(sqs.number(unfinished).await, 1);
+    sqs.delete("dead", &moved[0]).await;
+    assert_eq!(sqs.number(unfinished).await, 0);
     sqs.end().await;
 }
 
