@@ -392,20 +392,24 @@ impl Command {
     /// if it names jobs, and none of them is there.
     pub(crate) fn on(&self, shard: ShardId) -> Option<Self> {
         let is_there = |job: &i64| ShardId::of_job(*job) == Some(shard);
-        let mut command = self.clone();
-        match &mut command {
-            Self::Explain { job } | Self::Job(Job::Show { id: job, .. }) => {
-                is_there(job).then_some(command)
-            }
-            Self::Job(job) => match job.ids() {
-                Some(ids) => {
-                    ids.retain(is_there);
-                    (!ids.is_empty()).then_some(command)
-                }
-                None => Some(command),
-            },
-            _ => Some(command),
+        let named = match self {
+            Self::Explain { job } => Some(job.job()),
+            Self::Job(Job::Show { id, .. }) => Some(*id),
+            _ => None,
+        };
+        if named.is_some_and(|job| !is_there(&job)) {
+            return None;
         }
+        let mut command = self.clone();
+        if let Self::Job(job) = &mut command
+            && let Some(ids) = job.ids()
+        {
+            ids.retain(is_there);
+            if ids.is_empty() {
+                return None;
+            }
+        }
+        Some(command)
     }
 
     /// Returns whether a standby can answer the command. The doctor looks at locks and sessions,

@@ -39,6 +39,16 @@ pub(crate) enum JobOrMessage {
     Message(MessageId),
 }
 
+impl JobOrMessage {
+    /// Returns the id of the job that is named.
+    pub(crate) fn job(self) -> i64 {
+        match self {
+            Self::Job(job) => job,
+            Self::Message(message) => message.job(),
+        }
+    }
+}
+
 impl FromStr for JobOrMessage {
     type Err = String;
 
