@@ -45,7 +45,9 @@ begin
       given := pg_catalog.setval(owned.ids::regclass, highest + room);
     end if;
     if owned.name = 'job' then
-      next_job := given + 1;
+      -- The ids of a numbered schema begin at its own first one.
+      select greatest(given + 1, s.seqmin) into next_job
+      from pg_catalog.pg_sequence s where s.seqrelid = owned.ids::regclass;
     end if;
   end loop;
   return next_job;

@@ -152,7 +152,11 @@ impl Client {
     /// Calls [`migrate`](Self::migrate), and gives the schema its number among the servers that one
     /// program uses ([`Shards`](crate::shards::Shards)): the ids of its jobs have a range of their
     /// own from then on. To be called before the first job, and at every start. A schema that has
-    /// given ids already is shard 0; every other keeps the number that it has.
+    /// given an id already is shard 0, also if the enqueue was rolled back; every other keeps the
+    /// number that it has.
+    ///
+    /// Nothing is locked where there is nothing to do. Else it waits, 10 s at most, for transactions
+    /// that have enqueued the first jobs, and lets other enqueues pass meanwhile.
     ///
     /// # Errors
     /// As [`migrate`](Self::migrate), and [`MigrateError::OtherShard`] if it has another number.
@@ -160,11 +164,20 @@ impl Client {
         self.store.migrate_shard(&mut *self.connection(pool).await?, shard).await
     }
 
-    /// Returns the number of the schema among the servers that one program uses. One that was given
-    /// none is shard 0.
+    /// Returns whether the schema has this number for good: it was set, or is shown by ids that were
+    /// given. If not, [`migrate_shard`](Self::migrate_shard) sets it.
     ///
     /// # Errors
-    /// [`MigrateError::Database`], also if there are no tables.
+    /// [`MigrateError::OtherShard`] if it has another one; [`MigrateError::Database`].
+    pub async fn is_shard(&self, pool: &PgPool, shard: ShardId) -> Result<bool, MigrateError> {
+        self.store.has_shard(&mut *self.connection(pool).await?, shard).await
+    }
+
+    /// Returns the number of the schema among the servers that one program uses. One that was given
+    /// none, or is not there, is shard 0.
+    ///
+    /// # Errors
+    /// [`MigrateError::Database`].
     pub async fn shard(&self, pool: &PgPool) -> Result<ShardId, MigrateError> {
         let shard = self.store.shard(&mut *self.connection(pool).await?).await;
         shard.map_err(|source| MigrateError::Database {

@@ -65,8 +65,7 @@ impl Shards {
     ///
     /// One server more takes its groups from all others, and moves no group between those: of `n`
     /// groups `n / servers` move to it. A group must never be on two servers, so its jobs must have
-    /// ended on the old one before the first is enqueued on the new one. The guide's page on
-    /// servers says how.
+    /// ended on the old one before the first is enqueued on the new one.
     pub fn of_group(&self, group: &str) -> (ShardId, &PgPool) {
         let (shard, pool) = &self.servers[place_of(group, self.servers.len())];
         (*shard, pool)

@@ -14,7 +14,7 @@ const BITS: u32 = 44;
 /// The ids of its jobs begin at `number << 44`, so that an id names one job of all servers
 /// ([`of_job`](Self::of_job)). [`Client::migrate_shard`](crate::Client::migrate_shard) gives a
 /// schema its number, for good. A schema without one has the ids of shard 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct ShardId(u16);
 

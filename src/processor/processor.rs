@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
 
 use crate::attempt::panics::note_places;
 use crate::attempt::turn::AttemptHooks;
@@ -77,8 +78,9 @@ impl Processor {
     /// that others change.
     ///
     /// If it has several servers ([`over`](Self::over)), one must be so. The others may be away or
-    /// read-only: the processor works there as soon as they are back, as after
-    /// [`start_when_ready`](Self::start_when_ready). All that answer must fit.
+    /// read-only, and are given 2 s to answer from then on: the processor works there as soon as
+    /// they are back, as after [`start_when_ready`](Self::start_when_ready). All that answer must
+    /// fit.
     ///
     /// # Errors
     /// [`StartError`] says what to do. Nothing runs then.
@@ -92,8 +94,9 @@ impl Processor {
     pub async fn start(self) -> Result<Running, StartError> {
         let sessions_wanted = self.config.listen || self.config.presence;
         let mut servers = self.servers();
-        let checks = servers.iter().map(|server| server.check(sessions_wanted, &self.schedules));
-        let checked = join_all(checks).await;
+        let (schedules, ready) = (&self.schedules, CancellationToken::new());
+        let check = |server| Server::check_beside(server, sessions_wanted, schedules, &ready);
+        let checked = join_all(servers.iter().map(check)).await;
         let one_is_ready = checked.iter().any(Result::is_ok);
         let mut refused = None;
         for (server, checked) in servers.iter_mut().zip(checked) {

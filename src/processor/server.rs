@@ -8,6 +8,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::handler::ErasedHandler;
@@ -59,9 +60,35 @@ pub(crate) struct ServerSettings {
     pub(crate) blocked_after: Option<Duration>,
 }
 
+/// How long a start waits for the answers of other servers when one is ready.
+const LATE: Duration = Duration::from_secs(2);
+
 impl Server {
+    /// Checks as [`check`](Self::check) does, but not for long once another server is ready.
+    pub(crate) async fn check_beside(
+        &self,
+        sessions_wanted: bool,
+        schedules: &[CheckedSchedule],
+        ready: &CancellationToken,
+    ) -> Result<ServerFacts, StartError> {
+        let late = async {
+            ready.cancelled().await;
+            sleep(LATE).await;
+        };
+        tokio::select! {
+            biased;
+            checked = self.check(sessions_wanted, schedules) => {
+                if checked.is_ok() {
+                    ready.cancel();
+                }
+                checked
+            }
+            () = late => Err(StartError::NoAnswer { limit: LATE }),
+        }
+    }
+
     /// Checks whether a processor can work there, and stores its schedules.
-    pub(crate) async fn check(
+    async fn check(
         &self,
         sessions_wanted: bool,
         schedules: &[CheckedSchedule],
@@ -177,6 +204,9 @@ impl Server {
 /// Returns whether a server that refused a start may become usable by itself.
 pub(crate) fn may_come_back(error: &StartError) -> bool {
     match error {
+        StartError::Database(
+            sqlx::Error::Configuration(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_),
+        ) => false,
         StartError::Database(error) => is_away(error),
         StartError::NoAnswer { .. } | StartError::ReadOnly => true,
         _ => false,

@@ -2,8 +2,8 @@
 //!
 //! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight
 //! with each slot that it gets. A free slot goes to the queue with the earliest place. A queue that
-//! was idle begins at the present: it has saved nothing up. Take queues A and B that want slots all
-//! the while, and have room for them. The slots that they get in any span differ by |a / weight(A)
+//! was idle, or at its limit, begins at the present: it has saved nothing up. Take queues A and B
+//! that want slots all the while, and have room for them. The slots that they get in any span differ by |a / weight(A)
 //! - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
 //!
 //! The servers of a queue share its slots in the same way, with equal weights.
@@ -82,8 +82,7 @@ impl FairShare {
             return None;
         }
         let place = |part: &Part| {
-            let wants = part.want != Want::Nothing && part.waiting + part.taken < part.limit;
-            let queue = self.queues.get(part.queue).filter(|_| wants)?;
+            let queue = self.queues.get(part.queue).filter(|_| part.competes())?;
             Some((queue.place, part.queue, part.place))
         };
         let places =
@@ -106,26 +105,10 @@ impl FairShare {
     /// Sets what a part wants from now on. A part that wants nothing gives back what it has not
     /// fetched.
     pub(crate) fn set_want(&mut self, id: usize, want: Want) {
-        let Some(part) = self.parts.get(id) else {
-            return;
-        };
-        let (of, wanted) = (part.queue, part.want);
-        if wanted == Want::Nothing && want != Want::Nothing {
-            let idle = self.parts.iter().all(|part| part.queue != of || part.want == Want::Nothing);
-            if let (Some(part), Some(queue)) = (self.parts.get_mut(id), self.queues.get_mut(of)) {
-                part.place = part.place.max(queue.now);
-                if idle {
-                    queue.place = queue.place.max(self.now);
-                }
-            }
-        }
-        if let Some(part) = self.parts.get_mut(id) {
+        self.change(id, |part| {
             part.want = want;
-            if want == Want::Nothing {
-                let waiting = std::mem::take(&mut part.waiting);
-                self.refund(id, waiting);
-            }
-        }
+            if want == Want::Nothing { std::mem::take(&mut part.waiting) } else { 0 }
+        });
     }
 
     /// Returns the number of slots that wait for a part to fetch them.
@@ -146,22 +129,25 @@ impl FairShare {
 
     /// Gives back slots that no job ran in: they do not count as used.
     pub(crate) fn give_back(&mut self, id: usize, unused: usize) {
-        if let Some(part) = self.parts.get_mut(id) {
+        self.change(id, |part| {
             part.taken = part.taken.saturating_sub(unused);
-            self.refund(id, unused);
-        }
+            unused
+        });
     }
 
     /// Frees the slot of a job that has ended. The group's next job may be due, so the part polls
     /// at once: it competes for this slot with all others.
     pub(crate) fn end_job(&mut self, id: usize) {
-        if let Some(part) = self.parts.get_mut(id) {
-            part.taken = part.taken.saturating_sub(1);
+        if id < self.parts.len() {
             self.free += 1;
-            if part.want == Want::Nothing {
-                self.set_want(id, Want::Poll);
-            }
         }
+        self.change(id, |part| {
+            part.taken = part.taken.saturating_sub(1);
+            if part.want == Want::Nothing {
+                part.want = Want::Poll;
+            }
+            0
+        });
     }
 
     /// Takes a part out whose worker has ended.
@@ -172,17 +158,39 @@ impl FairShare {
         }
     }
 
-    /// Frees slots of a part, which were not used.
-    fn refund(&mut self, id: usize, slots: usize) {
-        let Some(part) = self.parts.get_mut(id) else {
+    /// Changes a part, which frees as many slots that were not used as `change` returns. A part and
+    /// a queue that begin to compete do so at the present: they have saved nothing up.
+    fn change(&mut self, id: usize, change: impl FnOnce(&mut Part) -> usize) {
+        let Some(part) = self.parts.get(id) else {
             return;
         };
-        self.free += slots;
-        let slots = u128::try_from(slots).unwrap_or(u128::MAX);
-        part.place = part.place.saturating_sub(slots);
-        if let Some(queue) = self.queues.get_mut(part.queue) {
-            queue.place = queue.place.saturating_sub(queue.step.saturating_mul(slots));
+        let of = part.queue;
+        let competes =
+            |parts: &[Part]| parts.iter().any(|part| part.queue == of && part.competes());
+        let queue_competed = competes(&self.parts);
+        let (Some(part), Some(queue)) = (self.parts.get_mut(id), self.queues.get_mut(of)) else {
+            return;
+        };
+        let part_competed = part.competes();
+        let unused = change(part);
+        self.free += unused;
+        let unused = u128::try_from(unused).unwrap_or(u128::MAX);
+        part.place = part.place.saturating_sub(unused);
+        queue.place = queue.place.saturating_sub(queue.step.saturating_mul(unused));
+        if part.competes() && !part_competed {
+            part.place = part.place.max(queue.now);
         }
+        if part.competes() && !queue_competed {
+            queue.place = queue.place.max(self.now);
+        }
+    }
+}
+
+impl Part {
+    /// Returns whether it takes part in the sharing of free slots: it wants some, and its limit
+    /// has room.
+    fn competes(&self) -> bool {
+        self.want != Want::Nothing && self.waiting + self.taken < self.limit
     }
 }
 
@@ -362,5 +370,30 @@ mod tests {
         share.end_job(2);
         share.set_want(2, Want::Nothing);
         assert_eq!(serve(&mut share), [0, 1]);
+    }
+
+    /// Queue 0 has work on a server where it is at its limit, while queue 1 uses the other slots.
+    #[test]
+    fn a_queue_at_its_limit_saves_nothing_up_for_another_server() {
+        let mut share = FairShare::new(4, &[(1, 2), (1, 10)], 2);
+        share.set_want(0, Want::All);
+        assert_eq!(serve(&mut share), [0, 0]);
+        share.set_want(1, Want::All);
+        assert_eq!(serve(&mut share), [1, 1]);
+        for _ in 0..1_000 {
+            share.end_job(1);
+            assert_eq!(serve(&mut share), [1]);
+        }
+        share.set_want(2, Want::All);
+        let mut running = vec![1, 1];
+        let mut served = Vec::new();
+        for _ in 0..100 {
+            share.end_job(running.remove(0));
+            let next = serve(&mut share);
+            running.extend(&next);
+            served.extend(next);
+        }
+        let of_first = served.iter().filter(|id| **id == 2).count();
+        assert!((40..=60).contains(&of_first), "{served:?}");
     }
 }

@@ -12,11 +12,13 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
+use tokio::time::sleep;
 
 use crate::error::MigrateError;
 use crate::job::shard::ShardId;
 use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text, view};
-use crate::store::{Names, Store};
+use crate::store::shard::{PAUSE, TRIES};
+use crate::store::{Names, Store, gave_up_waiting};
 
 /// One step of the schema.
 #[derive(Debug, Clone, Copy)]
@@ -164,12 +166,40 @@ impl Store {
         shard: ShardId,
     ) -> Result<(), MigrateError> {
         self.migrate(&mut *conn).await?;
-        let begin = format!("{BEGIN}{}", self.search_path());
+        // No right to change anything is needed where there is nothing to do.
+        if self.has_shard(&mut *conn, shard).await? {
+            return Ok(());
+        }
+        let begin = || format!("{BEGIN}set local lock_timeout = 100; {}", self.search_path());
         let number = async |conn: &mut PgConnection| {
             self.lock_out_migrations(conn).await?;
             self.set_shard(conn, shard).await
         };
-        self.in_transaction(conn, begin, number).await
+        let mut tries = 1;
+        loop {
+            match self.in_transaction(&mut *conn, begin(), number).await {
+                Err(MigrateError::Database { source, .. })
+                    if tries < TRIES && gave_up_waiting(&source) =>
+                {
+                    tries += 1;
+                    sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Returns whether the schema has this number for good.
+    ///
+    /// # Errors
+    /// [`MigrateError::OtherShard`] if it has another one.
+    pub(crate) async fn has_shard(
+        &self,
+        conn: &mut PgConnection,
+        shard: ShardId,
+    ) -> Result<bool, MigrateError> {
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        self.in_transaction(conn, begin, async |conn| self.is_shard(conn, shard).await).await
     }
 
     /// How the schema stands to this crate. If there are tables, it must be `shard`.
@@ -185,10 +215,11 @@ impl Store {
         let begin = format!("{BEGIN_READ}{}", self.search_path());
         let ask = async |conn: &mut PgConnection| {
             self.refuse_distributed(conn).await?;
-            let applied = self.applied(conn).await?;
-            if let Some(shard) = shard.filter(|_| !applied.is_empty()) {
+            // First: a role may do everything but read the versions.
+            if let Some(shard) = shard {
                 self.check_shard(conn, shard).await?;
             }
+            let applied = self.applied(conn).await?;
             self.state_of(applied.last(), LATEST)
         };
         self.in_transaction(conn, begin, ask).await

@@ -1,5 +1,7 @@
 //! The number of a schema among those of several servers: the range of the ids of its jobs.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::error::MigrateError;
@@ -7,67 +9,110 @@ use crate::job::shard::ShardId;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
+/// How often the sequence is tried to be locked, each time for 0.1 s. Each open transaction that
+/// has enqueued holds it, and enqueues wait behind a lock that waits.
+pub(crate) const TRIES: usize = 50;
+/// Time between two tries, in which producers go on.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+
 statements! {
     IDS = |names| {
         let sequence = names.quoted("job_id_seq").replace('\'', "''");
         format!(
-            "select seqmin, seqmax from pg_catalog.pg_sequence where seqrelid = '{sequence}'::regclass"
+            "select seqmin, seqmax, pg_catalog.pg_sequence_last_value(seqrelid) is not null
+            from pg_catalog.pg_sequence where seqrelid = pg_catalog.to_regclass('{sequence}')"
         )
     };
+}
 
-    LAST_ID = |names| names.sql("select last_value, is_called from {job_id_seq}");
+/// The number of a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbered {
+    As(ShardId),
+    /// It has given ids: those of shard 0.
+    ByItsIds,
+    Not,
+    /// There are no tables.
+    Missing,
+}
+
+impl Numbered {
+    fn shard(self) -> ShardId {
+        match self {
+            Self::As(shard) => shard,
+            Self::ByItsIds | Self::Not | Self::Missing => ShardId::default(),
+        }
+    }
 }
 
 impl Store {
     /// Returns the number of the schema. One that was given none has the ids of shard 0.
     pub(crate) async fn shard(&self, conn: &mut PgConnection) -> Result<ShardId, sqlx::Error> {
-        let row = self.query(&IDS).fetch_one(conn).await?;
-        let start: i64 = row.try_get("seqmin")?;
-        ShardId::of_job(start).ok_or_else(|| {
-            let error = format!("the ids of its jobs begin at {start}, as those of no shard do");
-            sqlx::Error::Protocol(error)
+        self.numbered(conn).await.map(Numbered::shard)
+    }
+
+    async fn numbered(&self, conn: &mut PgConnection) -> Result<Numbered, sqlx::Error> {
+        let Some(row) = self.query(&IDS).fetch_optional(conn).await? else {
+            return Ok(Numbered::Missing);
+        };
+        let (first, last): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let own = ShardId::of_job(first).filter(|shard| shard.ids() == (first, last));
+        Ok(match own {
+            Some(shard) => Numbered::As(shard),
+            None if row.try_get(2)? => Numbered::ByItsIds,
+            None => Numbered::Not,
         })
     }
 
-    /// Returns an error if the schema is not this shard.
+    /// Returns an error if the schema is there and not this shard.
     pub(crate) async fn check_shard(
         &self,
         conn: &mut PgConnection,
         wanted: ShardId,
     ) -> Result<(), MigrateError> {
-        let found = self.shard(conn).await.map_err(|source| self.failed(source))?;
-        if found == wanted { Ok(()) } else { Err(self.other_shard(found, wanted)) }
+        let found = self.numbered(conn).await.map_err(|source| self.failed(source))?;
+        match found {
+            Numbered::Missing => Ok(()),
+            found if found.shard() == wanted => Ok(()),
+            found => Err(self.other_shard(found.shard(), wanted)),
+        }
     }
 
-    /// Gives the schema its number, in a transaction in which migrations are locked out.
+    /// Returns whether the schema has this number for good; an error if it has another one.
+    pub(crate) async fn is_shard(
+        &self,
+        conn: &mut PgConnection,
+        wanted: ShardId,
+    ) -> Result<bool, MigrateError> {
+        let found = self.numbered(conn).await.map_err(|source| self.failed(source))?;
+        match found {
+            Numbered::Not | Numbered::Missing => Ok(false),
+            found if found.shard() == wanted => Ok(true),
+            found => Err(self.other_shard(found.shard(), wanted)),
+        }
+    }
+
+    /// Gives the schema its number, in a transaction that locks migrations out and waits for locks
+    /// for a moment only.
     pub(crate) async fn set_shard(
         &self,
         conn: &mut PgConnection,
         shard: ShardId,
     ) -> Result<(), MigrateError> {
         let failed = |source| self.failed(source);
-        let row = self.query(&IDS).fetch_one(&mut *conn).await.map_err(failed)?;
-        let bounds =
-            |row: &sqlx::postgres::PgRow| Ok((row.try_get("seqmin")?, row.try_get("seqmax")?));
-        let (first, last) = bounds(&row).map_err(failed)?;
-        if (first, last) == shard.ids() {
+        let (first, last) = shard.ids();
+        let sequence = self.names().quoted("job_id_seq");
+        // An id that is drawn between a look and the change would be of another shard. This changes
+        // nothing, and keeps others from drawing.
+        let lock = AssertSqlSafe(format!("alter sequence {sequence} no cycle"));
+        sqlx::query(lock).persistent(false).execute(&mut *conn).await.map_err(failed)?;
+        if self.is_shard(&mut *conn, shard).await? {
             return Ok(());
         }
-        let found = self.shard(&mut *conn).await.map_err(failed)?;
-        let row = self.query(&LAST_ID).fetch_one(&mut *conn).await.map_err(failed)?;
-        let drawn: bool = row.try_get("is_called").map_err(failed)?;
-        // A range that was set is not changed: other programs know the server by it.
-        let unnumbered = last == i64::MAX;
-        if found != shard && (drawn || !unnumbered) {
-            return Err(self.other_shard(found, shard));
-        }
-        let (first, last) = shard.ids();
-        let restart = if drawn { String::new() } else { format!(" start {first} restart") };
-        let alter = format!(
-            "alter sequence {} minvalue {first} maxvalue {last}{restart}",
-            self.names().quoted("job_id_seq")
-        );
-        sqlx::query(AssertSqlSafe(alter)).persistent(false).execute(conn).await.map_err(failed)?;
+        let alter = AssertSqlSafe(format!(
+            "alter sequence {sequence} minvalue {first} maxvalue {last} start {first} restart"
+        ));
+        sqlx::query(alter).persistent(false).execute(conn).await.map_err(failed)?;
         Ok(())
     }
 

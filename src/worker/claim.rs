@@ -18,15 +18,12 @@ use crate::slots::queue_slots::ReservedSlots;
 use crate::store::{ClaimAnswer, ClaimOptions, gave_up_waiting};
 use crate::worker::orphans;
 use crate::worker::prefetch::PrefetchedTurn;
-use crate::worker::state::{BACKOFF, WorkerState};
+use crate::worker::state::{BACKOFF, KEEP_SLOTS, WorkerState};
 use crate::worker::wait::Pause;
 use crate::worker::worker::Worker;
 
 /// Bounds a claim. A slower claim has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
-/// How long a claim keeps shared slots from other queues and servers before it has a connection,
-/// and competes for more until it is answered. A server that is away or frozen takes longer.
-const KEEP_SLOTS: Duration = Duration::from_millis(100);
 /// Delay after a claim that saw more work than it could take.
 const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
@@ -87,6 +84,7 @@ impl Worker {
             self.context.report(error);
         }
         state.end_claim(false);
+        state.keep_slots = KEEP_SLOTS;
         state.spare.clear();
         if no_connection && self.pool_has_room() {
             // A connection that died hangs, and would be waited for again.
@@ -165,16 +163,24 @@ impl Worker {
         reserved: &mut ReservedSlots,
         connections: usize,
     ) -> Result<bool, sqlx::Error> {
+        let keep_slots = state.keep_slots;
         let mut connected = pin!(self.connect(state, connections));
         if !self.slots.bounded() {
             return connected.await.map(|()| false);
         }
-        if let Ok(connected) = timeout(KEEP_SLOTS, &mut connected).await {
+        if let Ok(connected) = timeout(keep_slots, &mut connected).await {
             return connected.map(|()| false);
         }
         reserved.give_back();
         self.slots.set_more(false);
-        connected.await.map(|()| true)
+        loop {
+            tokio::select! {
+                biased;
+                connected = &mut connected => return connected.map(|()| true),
+                // Its jobs that end meanwhile get it slots, which nobody would use.
+                () = self.slots.given() => self.slots.set_more(false),
+            }
+        }
     }
 
     /// Claims jobs for the reserved slots on one of `connections`; by transaction as many jobs as
@@ -191,7 +197,11 @@ impl Worker {
         self.heartbeat.begin_step(Activity::Connecting);
         match self.connect_in_time(state, reserved, connections).await {
             Ok(false) => {}
-            Ok(true) => return Ok(None),
+            Ok(true) => {
+                // A far server, or a pool that is slow: else the slots would come and go for ever.
+                state.keep_slots = (state.keep_slots * 2).min(CLAIM_LIMIT);
+                return Ok(None);
+            }
             Err(error) => {
                 let source = why_none(&self.pool, error).await;
                 return Err(BackgroundError::Connection { queue: queue(), source });
@@ -227,7 +237,8 @@ impl Worker {
         let claimed = {
             let claim = self.context.store.claim(&mut conn, &self.queue.name, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
-            let mut competes = self.slots.bounded();
+            let bounded = self.slots.bounded();
+            let mut competes = bounded;
             loop {
                 tokio::select! {
                     biased;
@@ -237,6 +248,7 @@ impl Worker {
                         self.slots.set_more(false);
                         competes = false;
                     }
+                    () = self.slots.given(), if bounded && !competes => self.slots.set_more(false),
                 }
             }
         };

@@ -24,6 +24,10 @@ use crate::worker::recheck::Recheck;
 pub(crate) const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(2));
 
+/// How long a claim keeps shared slots from other queues and servers before it has a connection,
+/// and competes for more until it is answered. A server that is away or frozen takes longer.
+pub(crate) const KEEP_SLOTS: Duration = Duration::from_millis(100);
+
 /// The state of a worker from claim to claim.
 pub(crate) struct WorkerState {
     /// The tasks of the slots. Each returns how its last attempt ended, and its connection if that
@@ -55,6 +59,9 @@ pub(crate) struct WorkerState {
     pub(crate) last_job: Option<Instant>,
     pub(crate) cursor: ClaimCursor,
     pub(crate) backoff: Duration,
+    /// How long the next claim keeps shared slots before it has a connection: [`KEEP_SLOTS`], and
+    /// longer where connections are slow to come.
+    pub(crate) keep_slots: Duration,
     pub(crate) recheck: Recheck,
     pub(crate) prefetch: Arc<Prefetch>,
     /// When to check for orphaned claims.
@@ -80,6 +87,7 @@ impl WorkerState {
             last_job: None,
             cursor: ClaimCursor::default(),
             backoff: BACKOFF.0,
+            keep_slots: KEEP_SLOTS,
             recheck: Recheck::default(),
             prefetch,
             orphan_checks: [None; 2],

@@ -1,7 +1,7 @@
 //! Several servers in one processor: the numbers of schemas, the slots, the start, the health.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -14,11 +14,12 @@ use seriatim::{
     Schedule, StartError,
 };
 use sqlx::postgres::PgPoolOptions;
+use tokio::time::sleep;
 
 use crate::support::standby::free_port;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, handler, handler_with,
-    job_of, queue, started, value,
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
+    handler_with, job_of, queue, started, value,
 };
 
 fn shard(number: u16) -> ShardId {
@@ -78,10 +79,6 @@ async fn a_schema_that_has_given_ids_is_shard_0() {
     assert!(refused.to_string().contains("is shard 0, not 1"), "{refused}");
     client.migrate_shard(pool, shard(0)).await.unwrap();
     assert_eq!(enqueue(pool, "q", "g", 2).await, first + 1);
-    // Beyond its range it would give the ids of the next one.
-    by_hand(pool, format!("select setval('seriatim.job_id_seq', {})", (1_i64 << 44) - 1)).await;
-    let beyond = client.enqueue(pool, NewJob::new("q", &3)).await.unwrap_err();
-    assert!(format!("{beyond:?}").contains("2200H"), "{beyond:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,7 +213,7 @@ async fn a_start_waits_for_servers_that_are_away_if_one_is_there() {
     // Its presence is proved in a moment.
     let begun = Instant::now();
     while !running.is_ready() && begun.elapsed() < PATIENCE {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
     let health = running.health();
     assert!(health.ready, "{health:?}");
@@ -264,4 +261,125 @@ async fn a_rehearsal_finds_the_server_of_its_group() {
     assert_eq!(rehearse(Rehearsal::of_group("none")).await.unwrap().jobs, []);
     let elsewhere = Rehearsal::of_group("g").from_job(9 << 44);
     assert!(rehearse(elsewhere).await.unwrap_err().to_string().contains("has no job"));
+}
+
+/// As those of a far server are: each acquire takes two round trips.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_whose_connections_are_slow_share_a_slot() {
+    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+        let database = database().await;
+        let options = PgPoolOptions::new().max_connections(8).before_acquire(|_, _| {
+            Box::pin(async {
+                sleep(Duration::from_millis(150)).await;
+                Ok(true)
+            })
+        });
+        let pool = database.pool_with(options).await.unwrap();
+        for name in ["a", "b"] {
+            let jobs = (0..8).map(|n| job_of(name, &format!("g{n}"), n));
+            seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+        }
+        let run = || handler(async |_, data| Ok(data));
+        let builder = Processor::builder(pool).slots(1);
+        let builder = builder.queue(queue("a").hold(hold), run());
+        let running = started(builder.queue(queue("b").hold(hold), run())).await;
+        drained(database.pool(), "a").await;
+        drained(database.pool(), "b").await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_is_numbered_beside_producers() {
+    let (database, client) = (database().await, Client::default());
+    let pool = database.pool();
+    let mut first = pool.begin().await.unwrap();
+    client.enqueue(&mut *first, NewJob::new("q", &1)).await.unwrap();
+    // Nothing to do: the ids say which shard it is.
+    assert!(client.is_shard(pool, shard(0)).await.unwrap());
+    client.migrate_shard(pool, shard(0)).await.unwrap();
+    assert!(client.is_shard(pool, shard(3)).await.is_err());
+    first.rollback().await.unwrap();
+    // An id that was drawn stays drawn.
+    assert!(client.is_shard(pool, shard(3)).await.is_err());
+}
+
+/// A producer draws the first id between the look of the migration and its change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_comes_too_late_is_refused() {
+    let (database, client) = (database().await, Client::default());
+    let pool = database.pool();
+    let mut first = pool.begin().await.unwrap();
+    // Holds the sequence as a drawn id would, and has drawn none.
+    let hold = "select setval('seriatim.job_id_seq', 1, false)";
+    sqlx::query(hold).execute(&mut *first).await.unwrap();
+    let numbering = {
+        let pool = pool.clone();
+        tokio::spawn(async move { Client::default().migrate_shard(&pool, shard(3)).await })
+    };
+    let waits = "select count(*) > 0 from pg_stat_activity
+        where query like 'alter sequence%' and datname = current_database()";
+    eventually(pool, waits, true).await;
+    // P5: others pass meanwhile, between two tries.
+    let other = client.enqueue(pool, NewJob::new("q", &2)).await.unwrap();
+    assert_eq!(other.id(), 1);
+    client.enqueue(&mut *first, NewJob::new("q", &3)).await.unwrap();
+    first.commit().await.unwrap();
+    let refused = numbering.await.unwrap().unwrap_err();
+    assert!(refused.to_string().contains("is shard 0, not 3"), "{refused}");
+    assert_eq!(client.shard(pool).await.unwrap(), shard(0));
+}
+
+/// Jobs that end on a server that gives no connection free slots for others.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_of_a_server_without_connections_go_to_the_others() {
+    let (first, second) = (database().await, database().await);
+    let (hangs, asked) = (Arc::new(AtomicBool::new(false)), Log::default());
+    let options = {
+        let (hangs, asked) = (Arc::clone(&hangs), asked.clone());
+        PgPoolOptions::new().max_connections(20).before_acquire(move |_, _| {
+            let (hangs, asked) = (Arc::clone(&hangs), asked.clone());
+            Box::pin(async move {
+                if hangs.load(Ordering::SeqCst) {
+                    asked.add("for a connection");
+                }
+                while hangs.load(Ordering::SeqCst) {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                Ok(true)
+            })
+        })
+    };
+    let one = first.pool_with(PgPoolOptions::new().max_connections(20)).await.unwrap();
+    let two = second.pool_with(options).await.unwrap();
+    for (number, (database, pool)) in [(&first, &one), (&second, &two)].into_iter().enumerate() {
+        let number = shard(u16::try_from(number).unwrap());
+        Client::default().migrate_shard(pool, number).await.unwrap();
+        let jobs = (0..60).map(|n| job_of("q", &format!("{number}.{n}"), n));
+        seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+    }
+    let shards = Shards::new([(shard(0), one), (shard(1), two)]).unwrap();
+    let (log, gates) = (Log::default(), [Gate::default(), Gate::default()]);
+    let run = handler_with((log.clone(), gates.clone()), async |(log, gates), job, _| {
+        let number = ShardId::of_job(job.id()).unwrap().number();
+        log.add(number.to_string());
+        gates[usize::from(number)].passed().await;
+        Ok(json!(null))
+    });
+    let leased = queue("q").concurrency(20).hold(Hold::Lease(Duration::from_mins(10)));
+    let running = started(over(&shards).slots(8).queue(leased, run)).await;
+    log.wait_for(8).await;
+    hangs.store(true, Ordering::SeqCst);
+    gates[1].pass(1);
+    asked.wait_for(1).await;
+    // The claim's slots have gone to others by then, and the rest of the jobs end.
+    sleep(Duration::from_millis(300)).await;
+    gates[1].pass(100);
+    let on_first = |log: &[String]| log.iter().filter(|on| *on == "0").count();
+    let wait = log.wait("the first server has all slots", |log| on_first(log) == 8);
+    // Less than the claim waits for its connection.
+    tokio::time::timeout(Duration::from_secs(4), wait).await.unwrap();
+    hangs.store(false, Ordering::SeqCst);
+    gates[0].pass(1_000);
+    running.shutdown(Duration::from_secs(5)).await;
 }
