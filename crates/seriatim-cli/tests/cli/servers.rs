@@ -277,7 +277,7 @@ async fn a_script_is_for_one_server() {
     let two = Two::new().await;
     let sql = ["migrate", "--sql", "--schema", "s"];
     let refused = two.run(&sql).await;
-    assert_eq!((refused.code, &*refused.out), (USAGE, ""), "{}", refused.err);
+    assert_eq!((refused.code, refused.out.len()), (USAGE, 0), "{}", refused.err);
     assert!(refused.err.contains("--shard N"), "{}", refused.err);
     let script = two.run(&[&sql[..], &["--shard", "1"]].concat()).await;
     assert_eq!(script.code, DONE, "{}", script.err);
