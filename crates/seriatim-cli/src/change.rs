@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Postgres, Transaction};
 
 use crate::failure::Failure;
 use crate::output::text::visible;
-use crate::output::{json_line, line};
+use crate::output::{json_line, line, of_shard};
 use crate::session::Session;
 
 /// The server may have another default.
@@ -95,7 +95,7 @@ pub(crate) fn ask(sentence: &str) -> Result<(), Failure> {
             "this wants a yes ({sentence}): --yes does it, --dry-run only shows it"
         )));
     }
-    eprint!("{sentence}.\nGo on? [y/N] ");
+    eprint!("{}{sentence}.\nGo on? [y/N] ", of_shard());
     stderr().flush()?;
     let mut answer = String::new();
     stdin().read_line(&mut answer)?;

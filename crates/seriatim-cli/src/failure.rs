@@ -191,6 +191,11 @@ impl From<MigrateError> for Failure {
     fn from(error: MigrateError) -> Self {
         match error {
             MigrateError::Database { source, .. } => source.into(),
+            MigrateError::OtherShard { schema, found, wanted } => Self::Refused(format!(
+                "schema {schema:?} of this database is shard {found}, not {wanted}: check which \
+                 server each URL leads to. A schema keeps its number, and one that was given none \
+                 is shard 0"
+            )),
             other => Self::Refused(chain(&other)),
         }
     }

@@ -14,7 +14,8 @@ mod sql;
 use std::env;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
@@ -48,7 +49,19 @@ async fn main() -> ExitCode {
 /// range, and a group may be called `-1`.
 fn parse() -> Result<Cli, clap::Error> {
     let matches = with_negative_numbers(Cli::command()).try_get_matches().map_err(with_group)?;
-    Cli::from_arg_matches(&matches)
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    let is_argument = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+    match (is_argument("database_url"), is_argument("server")) {
+        (true, true) => {
+            let conflict = "--database-url names one server, and --server one of several: give \
+                            one of the two";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, conflict));
+        }
+        // An argument is nearer than the environment.
+        (true, false) => cli.global.server.clear(),
+        (false, _) => {}
+    }
+    Ok(cli)
 }
 
 /// Adds where a subcommand is that was called without its group: `job retry` for `retry`.

@@ -5,9 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::Client;
 use seriatim::admin::Operator;
 use seriatim::primary::Follow;
+use seriatim::shards::ShardId;
+use seriatim::{Client, MigrateError};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::time::timeout;
@@ -138,6 +139,35 @@ impl Session {
             .persistent(false)
             .fetch_one(&mut *self.read().await?)
             .await?)
+    }
+}
+
+/// Returns the number of the schema among those of several servers. `None` if it is not there.
+///
+/// In a transaction, as a pooler may give each statement to another session; by the name, as a role
+/// without rights on the schema gets this far too.
+pub(crate) async fn number(pool: &PgPool, schema: &str) -> Result<Option<ShardId>, Failure> {
+    let first_id = "select s.seqmin from pg_catalog.pg_sequence s \
+         join pg_catalog.pg_class c on c.oid = s.seqrelid \
+         join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
+         where n.nspname = $1 and c.relname = 'job_id_seq'";
+    let mut tx = pool.begin_with(READ).await?;
+    let query = sqlx::query_scalar::<_, i64>(first_id).persistent(false).bind(schema);
+    Ok(query.fetch_optional(&mut *tx).await?.and_then(ShardId::of_job))
+}
+
+/// Fails if the schema has the number of another server. One that is not there has none.
+pub(crate) async fn check_number(
+    pool: &PgPool,
+    schema: &str,
+    wanted: ShardId,
+) -> Result<(), Failure> {
+    match number(pool, schema).await? {
+        Some(found) if found != wanted => {
+            let schema = schema.to_owned();
+            Err(MigrateError::OtherShard { schema, found, wanted }.into())
+        }
+        _ => Ok(()),
     }
 }
 

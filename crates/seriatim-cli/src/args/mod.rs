@@ -17,7 +17,6 @@ mod purge;
 mod receive;
 mod schedule;
 mod serve;
-mod server;
 mod sqs;
 mod stored_job;
 mod subject;
@@ -51,7 +50,6 @@ pub(crate) use crate::args::purge::Purge;
 pub(crate) use crate::args::receive::Receive;
 pub(crate) use crate::args::schedule::{Schedule, SetSchedule};
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
-pub(crate) use crate::args::server::NumberedServer;
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey, Unsigned};
 pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
@@ -100,19 +98,18 @@ pub(crate) struct Global {
     )]
     pub(crate) read_from: Option<String>,
     /// A server of several, by its number: `0=postgres://…`. Repeat it for each; in the environment
-    /// they are separated by blanks. Commands work on each in turn, or on the one of their job.
+    /// they are separated by white space. Commands work on each in turn, or on the one of their
+    /// job. A `--database-url` goes before the servers of the environment.
     #[arg(
         long,
         global = true,
         env = "SERIATIM_SERVERS",
         hide_env_values = true,
-        value_name = "N=URL",
-        value_delimiter = ' ',
-        conflicts_with = "read_from"
+        value_name = "N=URL"
     )]
-    pub(crate) server: Vec<NumberedServer>,
+    pub(crate) server: Vec<String>,
     /// Only this one of the servers.
-    #[arg(long, global = true, value_name = "N", requires = "server")]
+    #[arg(long, global = true, value_name = "N")]
     pub(crate) shard: Option<ShardId>,
     /// The schema of the tables.
     #[arg(long, global = true, env = "SERIATIM_SCHEMA", default_value = DEFAULT_SCHEMA)]
@@ -363,13 +360,21 @@ impl Command {
 
     /// Returns whether the command asks no server.
     pub(crate) fn needs_no_server(&self) -> bool {
-        matches!(self, Self::CheckHistory(_) | Self::Demo { .. } | Self::Completions { .. })
+        match self {
+            Self::CheckHistory(_) | Self::Demo { .. } | Self::Completions { .. } => true,
+            Self::Serve(Serve { what: Some(Served::Sqs(served)), .. }) => served.embedded,
+            _ => false,
+        }
     }
 
     /// Returns whether the command works on one server only, so that of several one must be named.
     pub(crate) fn is_for_one_server(&self) -> bool {
         match self {
-            Self::Batch(batch) => !matches!(batch, Batch::List { .. }),
+            // A script is for one database.
+            Self::Migrate(migrate) => migrate.sql,
+            // Each server counts its operations and batches by itself.
+            Self::Log { before, .. } => before.is_some(),
+            Self::Batch(batch) => !matches!(batch, Batch::List { before: None, .. }),
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Schedule(schedule) => !matches!(schedule, Schedule::List),
             Self::Serve(_)
@@ -388,16 +393,23 @@ impl Command {
         }
     }
 
+    /// Returns the ids of jobs that the command names. The next page of a list names one too.
+    pub(crate) fn jobs(&self) -> Vec<i64> {
+        match self {
+            Self::Explain { job } => vec![job.job()],
+            Self::Job(Job::Show { id, .. }) => vec![*id],
+            Self::Job(Job::List(list)) => list.before.into_iter().collect(),
+            Self::Job(job) => job.clone().ids().cloned().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the command as it works on one of several servers: with the ids of its jobs. `None`
     /// if it names jobs, and none of them is there.
     pub(crate) fn on(&self, shard: ShardId) -> Option<Self> {
         let is_there = |job: &i64| ShardId::of_job(*job) == Some(shard);
-        let named = match self {
-            Self::Explain { job } => Some(job.job()),
-            Self::Job(Job::Show { id, .. }) => Some(*id),
-            _ => None,
-        };
-        if named.is_some_and(|job| !is_there(&job)) {
+        let jobs = self.jobs();
+        if !jobs.is_empty() && !jobs.iter().any(is_there) {
             return None;
         }
         let mut command = self.clone();
@@ -405,9 +417,6 @@ impl Command {
             && let Some(ids) = job.ids()
         {
             ids.retain(is_there);
-            if ids.is_empty() {
-                return None;
-            }
         }
         Some(command)
     }

@@ -35,7 +35,7 @@ use crate::args::{Cli, Command, Global, Serve, Served, Sqs};
 use crate::demo;
 use crate::failure::Failure;
 use crate::output::text::advise_for;
-use crate::session::Session;
+use crate::session::{Session, check_number};
 
 /// Runs the command on the server of the URL: on a shard, if it is one of several.
 pub(crate) async fn run(
@@ -62,10 +62,13 @@ pub(crate) async fn run(
     }
     if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
         // Boxed: all of maintenance is in this future.
-        return Box::pin(sqs::run(global, served)).await;
+        return Box::pin(sqs::run(global, served, shard)).await;
     }
     let read_only = global.read_only;
     let session = Session::open(global, command.may_read_a_standby()).await?;
+    if let Some(shard) = shard.filter(|_| !matches!(command, Command::Migrate(_))) {
+        check_number(&session.pool, session.client.schema(), shard).await?;
+    }
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate, shard).await,
         Command::Doctor => doctor::run(&session).await,

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::json;
 use seriatim::shards::Shards;
@@ -9,13 +10,17 @@ use seriatim_web::{Access, Auth, Config, User};
 use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
 
-use crate::args::{self, Global, NumberedServer, Serve};
+use crate::args::{self, Global, Serve};
 use crate::failure::Failure;
 use crate::output::{Form, json_line, line};
-use crate::session::{Session, Source, connect, servers};
+use crate::servers::NumberedServer;
+use crate::session::{Session, Source, check_number, connect, servers};
 
 /// The environment variable with the password or token.
 const SECRET: &str = "SERIATIM_SECRET";
+
+/// How long the servers have to tell their numbers. One that is away is served all the same.
+const TELL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Serves the page until a signal ends it.
 pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Result<(), Failure> {
@@ -33,7 +38,7 @@ pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Res
 }
 
 /// Serves the page over several servers until a signal ends it. They may be away, but for those of
-/// several hosts.
+/// several hosts. Those that answer must have their numbers.
 pub(crate) async fn run_over(
     global: &Global,
     serve: Serve,
@@ -51,6 +56,13 @@ pub(crate) async fn run_over(
         pools.push((*shard, pool));
     }
     let shards = Shards::new(pools).map_err(|error| Failure::Usage(error.to_string()))?;
+    let schema = &global.schema;
+    let check = async |shard, pool: &_| check_number(pool, schema, shard).await;
+    for (_, checked) in shards.ask(TELL_WITHIN, check).await {
+        if let Err(failure @ Failure::Refused(_)) = checked {
+            return Err(failure);
+        }
+    }
     let form = if global.json { Form::Json } else { Form::Text };
     let listener = served.sign_in.listen(form).await?;
     until_a_signal(seriatim_web::serve_over(listener, &shards, served.config)).await

@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 
 use serde_json::json;
 use seriatim::Client;
+use seriatim::shards::ShardId;
 use seriatim::testing::{Server, ServerError, TestDatabase};
 use seriatim_sqs::{Access, Config};
 use sqlx::PgPool;
@@ -27,8 +28,12 @@ const KEY: &str = "SERIATIM_SQS_KEY";
 /// Levels of the log without `RUST_LOG`: warnings, and each change that a client makes.
 const LEVELS: &str = "warn,seriatim_sqs::audit=info";
 
-/// Serves until a signal ends it.
-pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure> {
+/// Serves until a signal ends it: a shard, if it is one of several.
+pub(crate) async fn run(
+    global: Global,
+    served: ServeSqs,
+    shard: Option<ShardId>,
+) -> Result<(), Failure> {
     let config = config(&served, key()?)?;
     config.check().map_err(|mistake| Failure::Usage(mistake.to_string()))?;
     if served.embedded {
@@ -39,6 +44,9 @@ pub(crate) async fn run(global: Global, served: ServeSqs) -> Result<(), Failure>
     let pool = PgPoolOptions::new().max_connections(served.connections);
     let pool = session::connect(servers, pool).await?;
     let client = Client::new(&global.schema)?;
+    if let Some(shard) = shard {
+        session::check_number(&pool, client.schema(), shard).await?;
+    }
     if !client.is_migrated(&pool).await? {
         return Err(Failure::Refused(format!(
             "the schema is not of this version: run `{} migrate` first",

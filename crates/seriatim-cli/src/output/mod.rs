@@ -33,7 +33,7 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
 /// The server that the output is of, if there are several.
 static SHARD: Mutex<Option<ShardId>> = Mutex::new(None);
 
-/// Sets the server that lines of JSON name from now on.
+/// Sets the server that lines of JSON, errors and notes name from now on.
 pub(crate) fn tell_shard(shard: Option<ShardId>) {
     *SHARD.lock().unwrap_or_else(PoisonError::into_inner) = shard;
 }
@@ -45,6 +45,12 @@ fn with_shard(mut value: Value) -> Value {
         fields.insert(String::from("shard"), shard.number().into());
     }
     value
+}
+
+/// Returns what names the server before a sentence for people, if there are several.
+pub(crate) fn of_shard() -> String {
+    let shard = *SHARD.lock().unwrap_or_else(PoisonError::into_inner);
+    shard.map(|shard| format!("shard {shard}: ")).unwrap_or_default()
 }
 
 /// Prints a value as one line of JSON. With several servers it names its own.
@@ -60,7 +66,9 @@ pub(crate) fn json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Failure
 pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
     match (failure, form) {
         (Failure::Told(_), _) => {}
-        (_, Form::Text) => eprintln!("error: {}", visible(&failure.to_string())),
+        (_, Form::Text) => {
+            eprintln!("{}error: {}", of_shard(), visible(&failure.to_string()));
+        }
         (_, Form::Json) => {
             let error = json::error(&failure.to_string(), failure.code(), job);
             eprintln!("{}", with_shard(error));
@@ -71,7 +79,7 @@ pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
 /// Prints what is worth to know beside the output to standard error.
 pub(crate) fn remark(form: Form, sentence: &str) {
     match form {
-        Form::Text => eprintln!("note: {}", visible(sentence)),
+        Form::Text => eprintln!("{}note: {}", of_shard(), visible(sentence)),
         Form::Json => eprintln!("{}", with_shard(serde_json::json!({"note": sentence}))),
     }
 }

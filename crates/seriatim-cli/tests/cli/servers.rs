@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use seriatim::shards::ShardId;
 use seriatim::{Client, JobStatus, NewJob};
 
-use crate::support::{Cli, DONE, ERROR, NOTHING, REFUSED, Ran, Served, USAGE, get, ran};
+use crate::support::{Cli, DONE, ERROR, NOTHING, PATIENCE, REFUSED, Ran, Served, USAGE, get, ran};
 
 /// Two databases that are shards 0 and 1.
 struct Two([Cli; 2]);
@@ -141,4 +141,232 @@ async fn the_page_shows_all_servers() {
         assert!(page.contains(part), "{part}: {page}");
     }
     serve.child.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn no_error_shows_a_password() {
+    let cli = Cli::new().await;
+    for servers in [
+        "1:postgres://u:SECRET@h/d",
+        "postgres://u:SECRET@h/d?sslmode=disable",
+        "0=mysql://u:SECRET@h/d",
+        "SECRET=postgres://h/d",
+        "0=postgres://u:SECRET@h:port/d",
+        "0=postgres://u:SECRET@h/d?target_session_attrs=none",
+        "0=postgres://u:SECRET@h/d 0=postgres://u:SECRET@h/e",
+        "600=postgres://u:SECRET@h/d",
+    ] {
+        for args in [&["queues"][..], &["queues", "--json"], &["queues", "--server", servers]] {
+            let mut command = cli.command(args);
+            let refused = ran(command.env("SERIATIM_SERVERS", servers).output().await.unwrap());
+            assert_eq!(refused.code, USAGE, "{servers}: {}", refused.err);
+            let told = format!("{}{}", refused.out, refused.err);
+            assert!(!told.contains("SECRET"), "{servers}: {told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_named_by_hand_goes_before_the_servers_of_the_environment() {
+    let two = Two::new().await;
+    let other = Cli::new().await;
+    let url = other.database.url();
+    for cli in [&two.0[0], &two.0[1], &other] {
+        cli.enqueue("a").await;
+    }
+    let args = [&["purge", "orders", "--yes"][..], &["--database-url", &url]].concat();
+    let purged = two.run(&args).await;
+    assert_eq!(purged.code, DONE, "{}", purged.err);
+    for (cli, code) in [(&two.0[0], DONE), (&two.0[1], DONE), (&other, NOTHING)] {
+        cli.ends(code, &["job", "list", "orders", "--status", "queued"]).await;
+    }
+    let server = format!("0={url}");
+    let both = ["--database-url", &url, "queues", "--server", &server];
+    let refused = other.ends(USAGE, &both).await;
+    assert!(refused.err.contains("give one of the two"), "{}", refused.err);
+    let shard = other.ends(USAGE, &["queues", "--shard", "0"]).await;
+    assert!(shard.err.contains("--server"), "{}", shard.err);
+}
+
+#[tokio::test]
+async fn each_job_that_is_nowhere_is_told_and_counts() {
+    let two = Two::new().await;
+    let jobs = [two.0[0].enqueue("a").await, two.0[1].enqueue("b").await];
+    let [of_first, of_second] = jobs.map(|job| job.to_string());
+    let (missing, nowhere) = ((jobs[1] + 1).to_string(), (5_i64 << 44).to_string());
+    let told = |ran: &Ran, job: &str| {
+        let job: Value = job.parse().unwrap();
+        let errors = ran.err.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let error = errors.into_iter().find(|error| error["job"] == job);
+        assert_eq!(error.unwrap()["code"], NOTHING, "{}", ran.err);
+    };
+    // One is changed, and one is not there.
+    let args = ["job", "cancel", &of_first, &missing, "--yes", "--json"];
+    let partly = two.run(&args).await;
+    assert_eq!((partly.code, partly.json().len()), (ERROR, 1), "{}", partly.err);
+    told(&partly, &missing);
+    let partly = two.run(&["job", "cancel", &of_second, &nowhere, "--yes", "--json"]).await;
+    assert_eq!((partly.code, partly.json().len()), (ERROR, 1), "{}", partly.err);
+    told(&partly, &nowhere);
+    // None is.
+    let none = two.run(&["job", "cancel", &nowhere, &missing, "--json"]).await;
+    assert_eq!((none.code, &*none.out), (NOTHING, ""), "{}", none.err);
+    told(&none, &nowhere);
+    told(&none, &missing);
+    let other = two.0[0].enqueue("c").await;
+    let args = ["job", "cancel", &other.to_string(), &of_second, "--shard", "0", "--json"];
+    let excluded = two.run(&args).await;
+    assert_eq!((excluded.code, excluded.json().len()), (ERROR, 1), "{}", excluded.err);
+    told(&excluded, &of_second);
+    assert!(excluded.err.contains("is on shard 1, and --shard names another"), "{}", excluded.err);
+    assert_eq!(two.0[0].status(other).await, JobStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn jobs_of_several_servers_want_a_yes_before_the_first_is_changed() {
+    let two = Two::new().await;
+    let jobs = [two.0[0].enqueue("a").await, two.0[1].enqueue("b").await];
+    let [of_first, of_second] = jobs.map(|job| job.to_string());
+    let refused = two.run(&["job", "cancel", &of_first, &of_second]).await;
+    assert_eq!(refused.code, REFUSED, "{}", refused.err);
+    assert!(refused.err.contains("2 jobs on 2 servers: --yes"), "{}", refused.err);
+    for (cli, job) in two.0.iter().zip(jobs) {
+        assert_eq!(cli.status(job).await, JobStatus::Queued);
+    }
+    let shown = two.run(&["job", "cancel", &of_first, &of_second, "--dry-run"]).await;
+    assert_eq!((shown.code, shown.out.matches("dry run").count()), (DONE, 2), "{}", shown.err);
+    // Jobs of one server are asked about there, by its name.
+    let third = two.0[1].enqueue("c").await.to_string();
+    let refused = two.run(&["job", "cancel", &of_second, &third]).await;
+    assert_eq!(refused.code, REFUSED, "{}", refused.err);
+    assert!(refused.err.starts_with("shard 1: error: this wants a yes"), "{}", refused.err);
+    assert_eq!(two.run(&["job", "cancel", &of_first]).await.code, DONE);
+}
+
+#[tokio::test]
+async fn a_schema_without_a_number_is_to_get_it() {
+    let cli = Cli::new().await;
+    let server = format!("0={}", cli.database.url());
+    let migrate = async |args: &[&str]| {
+        cli.run(&[&["migrate", "--server", &server, "--schema", "s"][..], args].concat()).await
+    };
+    let script = migrate(&["--sql"]).await;
+    assert_eq!(script.code, DONE, "{}", script.err);
+    assert!(script.out.lines().last().unwrap().starts_with("-- "), "{}", script.out);
+    assert!(script.out.contains("does not set the number"), "{}", script.out);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(script.out)).execute(cli.database.pool()).await.unwrap();
+
+    let check = migrate(&["--check"]).await;
+    assert_eq!(check.code, REFUSED, "{}{}", check.out, check.err);
+    assert!(check.err.contains("is to be shard 0"), "{}", check.err);
+    let script = migrate(&["--sql"]).await.out;
+    assert!(script.lines().all(|line| line.starts_with("-- ")), "{script}");
+    assert!(script.contains("does not set the number"), "{script}");
+    assert_eq!(migrate(&["--dry-run", "--json"]).await.json()[0]["state"], "to_do");
+    assert_eq!(migrate(&["--json"]).await.json()[0]["state"], "migrated");
+    assert_eq!(migrate(&["--json"]).await.json()[0]["state"], "up_to_date");
+    assert!(!migrate(&["--sql"]).await.out.contains("number"));
+    let last = "select max_value from pg_sequences \
+         where schemaname = 's' and sequencename = 'job_id_seq'";
+    let last: i64 = sqlx::query_scalar(last).fetch_one(cli.database.pool()).await.unwrap();
+    assert_eq!(last, (1 << 44) - 1);
+}
+
+#[tokio::test]
+async fn a_script_is_for_one_server() {
+    let two = Two::new().await;
+    let sql = ["migrate", "--sql", "--schema", "s"];
+    let refused = two.run(&sql).await;
+    assert_eq!((refused.code, refused.out.len()), (USAGE, 0), "{}", refused.err);
+    assert!(refused.err.contains("--shard N"), "{}", refused.err);
+    let script = two.run(&[&sql[..], &["--shard", "1"]].concat()).await;
+    assert_eq!(script.code, DONE, "{}", script.err);
+    assert!(script.out.contains("makes it shard 1"), "{}", script.out);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(script.out)).execute(two.0[1].database.pool()).await.unwrap();
+}
+
+#[tokio::test]
+async fn every_command_refuses_a_server_with_another_number() {
+    let two = Two::new().await;
+    let job = two.0[1].enqueue("a").await.to_string();
+    let mixed_up = format!("2={}", two.0[1].database.url());
+    for args in [
+        &["migrate", "--check"][..],
+        &["migrate", "--dry-run"],
+        &["migrate", "--sql"],
+        &["migrate"],
+        &["queues"],
+        &["doctor"],
+        &["purge", "orders", "--yes"],
+        &["enqueue", "orders", "--data", "1"],
+        &["serve", "--listen", "127.0.0.1:0", "--auth", "none"],
+        &["serve", "sqs", "--listen", "127.0.0.1:0", "--anonymous"],
+    ] {
+        let run = two.run_on(&mixed_up, args);
+        let refused = tokio::time::timeout(PATIENCE, run).await.unwrap();
+        assert_eq!((refused.code, &*refused.out), (REFUSED, ""), "{args:?}: {}", refused.err);
+        let words = "of this database is shard 1, not 2: check which server each URL leads to";
+        assert!(refused.err.contains(words), "{args:?}: {}", refused.err);
+    }
+    assert_eq!(two.run(&["explain", &job]).await.code, DONE);
+    // A schema that is not there has no number yet.
+    let missing = two.run_on(&mixed_up, &["queues", "--schema", "missing"]).await;
+    assert_eq!(missing.code, ERROR, "{}", missing.err);
+    assert!(missing.err.contains("migrate` makes the tables"), "{}", missing.err);
+}
+
+#[tokio::test]
+async fn servers_of_the_environment_may_be_blank_or_in_lines() {
+    let two = Two::new().await;
+    two.0[0].enqueue("a").await;
+    for blank in ["", "  ", "\n\t "] {
+        let one = two.run_on(blank, &["queues", "--json"]).await;
+        assert_eq!(one.code, DONE, "{}", one.err);
+        assert_eq!(one.json()[0].get("shard"), None);
+    }
+    let lines = two.servers().replace(' ', "\n   \t") + "\n";
+    let each = two.run_on(&lines, &["pause", "orders", "--yes", "--json"]).await;
+    assert_eq!((each.code, each.json().len()), (DONE, 2), "{}", each.err);
+
+    let beside_a_standby = async |args: &[&str]| {
+        let mut command = two.0[0].command(args);
+        command.env("SERIATIM_SERVERS", two.servers()).env("SERIATIM_READ_FROM", "postgres://h/d");
+        ran(command.output().await.unwrap())
+    };
+    let completions = beside_a_standby(&["completions", "bash"]).await;
+    assert_eq!(completions.code, DONE, "{}", completions.err);
+    let queues = beside_a_standby(&["queues"]).await;
+    assert_eq!((queues.code, queues.err.lines().count()), (USAGE, 1), "{}", queues.err);
+    assert!(queues.err.contains("SERIATIM_READ_FROM is for one server"), "{}", queues.err);
+}
+
+#[tokio::test]
+async fn errors_and_notes_name_their_server() {
+    let two = Two::new().await;
+    two.0[1].enqueue("b").await;
+    let lane = two.run(&["lane", "orders", "b"]).await;
+    assert_eq!(lane.code, DONE, "{}", lane.err);
+    assert!(lane.err.starts_with("shard 0: note: "), "{}", lane.err);
+    let servers = format!("0=postgres://nobody@127.0.0.1:1/d 1={}", two.0[1].database.url());
+    let queues = two.run_on(&servers, &["queues"]).await;
+    assert!(queues.err.starts_with("shard 0: error: "), "{}", queues.err);
+    assert_eq!(queues.err.lines().count(), 1, "{}", queues.err);
+}
+
+#[tokio::test]
+async fn the_next_page_is_that_of_one_server() {
+    let two = Two::new().await;
+    let [first, second] = [two.0[0].enqueue("a").await, two.0[1].enqueue("b").await];
+    for args in [["log", "--before", "9"].as_slice(), &["batch", "list", "--before", "9"]] {
+        let refused = two.run(args).await;
+        assert_eq!(refused.code, USAGE, "{args:?}: {}", refused.err);
+        assert!(refused.err.contains("--shard N"), "{}", refused.err);
+    }
+    two.run(&["pause", "orders"]).await;
+    assert_eq!(two.run(&["log", "--json"]).await.json().len(), 2);
+    assert_eq!(two.run(&["log", "--before", "9", "--shard", "1"]).await.code, DONE);
+    // An id of a job names its server.
+    let before = (second + 1).to_string();
+    let page = two.run(&["job", "list", "orders", "--before", &before, "--json"]).await.json();
+    assert_eq!((page.len(), &page[0]["id"]), (1, &json!(second)), "not job {first}");
 }
