@@ -187,34 +187,6 @@ impl Client {
         })
     }
 
-    /// Returns whether [`migrate_shard`](Self::migrate_shard) would find nothing to do about the
-    /// number.
-    ///
-    /// # Errors
-    /// As [`shard`](Self::shard), and [`MigrateError::OtherShard`] if it has another number.
-    pub async fn is_shard(&self, pool: &PgPool, shard: ShardId) -> Result<bool, MigrateError> {
-        // A stand-in for the branch `cli` only: the core's own replaces it at the merge.
-        let failed = |source| {
-            let schema = self.schema().to_owned();
-            MigrateError::Database { schema, step: None, source }
-        };
-        let found = self.shard(pool).await?;
-        let sequence = self.store.names().quoted("job_id_seq");
-        let state = format!(
-            "select seqmax < {}, is_called from {sequence}, pg_catalog.pg_sequence \
-             where seqrelid = '{}'::regclass",
-            i64::MAX,
-            sequence.replace('\'', "''")
-        );
-        let query = sqlx::query_as(sqlx::AssertSqlSafe(state)).persistent(false);
-        let (is_numbered, drawn): (bool, bool) = query.fetch_one(pool).await.map_err(failed)?;
-        if found != shard && (is_numbered || drawn) {
-            let schema = self.schema().to_owned();
-            return Err(MigrateError::OtherShard { schema, found, wanted: shard });
-        }
-        Ok(found == shard && is_numbered)
-    }
-
     /// Returns whether [`migrate`](Self::migrate) would find nothing to do.
     ///
     /// # Errors
