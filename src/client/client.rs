@@ -155,8 +155,8 @@ impl Client {
     /// given an id already is shard 0, also if the enqueue was rolled back; every other keeps the
     /// number that it has.
     ///
-    /// Nothing is locked where there is nothing to do. Else it waits, 10 s at most, for transactions
-    /// that have enqueued the first jobs, and lets other enqueues pass meanwhile.
+    /// Nothing is locked where there is nothing to do. Else it waits, 10 s at most, for open
+    /// transactions that have enqueued the first jobs, and lets other enqueues pass meanwhile.
     ///
     /// # Errors
     /// As [`migrate`](Self::migrate), and [`MigrateError::OtherShard`] if it has another number.
@@ -164,8 +164,8 @@ impl Client {
         self.store.migrate_shard(&mut *self.connection(pool).await?, shard).await
     }
 
-    /// Returns whether the schema has this number for good: it was set, or is shown by ids that were
-    /// given. If not, [`migrate_shard`](Self::migrate_shard) sets it.
+    /// Returns whether the schema has this number for good: it was set, or is shown by ids that
+    /// were given. If not, [`migrate_shard`](Self::migrate_shard) sets it.
     ///
     /// # Errors
     /// [`MigrateError::OtherShard`] if it has another one; [`MigrateError::Database`].

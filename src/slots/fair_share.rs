@@ -3,8 +3,8 @@
 //! Start-time fair queueing: each queue has a place in virtual time, which moves on by 1/weight
 //! with each slot that it gets. A free slot goes to the queue with the earliest place. A queue that
 //! was idle, or at its limit, begins at the present: it has saved nothing up. Take queues A and B
-//! that want slots all the while, and have room for them. The slots that they get in any span differ by |a / weight(A)
-//! - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
+//! that want slots all the while, and have room for them. The slots that they get in any span
+//! differ by |a / weight(A) - b / weight(B)| <= 1 / weight(A) + 1 / weight(B).
 //!
 //! The servers of a queue share its slots in the same way, with equal weights.
 

@@ -2,18 +2,11 @@
 
 use seriatim::shards::ShardId;
 
-use crate::args::{Cli, Command, Global};
+use crate::args::{Cli, Command, Global, NumberedServer, numbered};
 use crate::commands;
 use crate::failure::Failure;
 use crate::output::text::count;
 use crate::output::{self, Form, line, remark, tell_shard};
-
-/// A server by its number.
-#[derive(Clone)]
-pub(crate) struct NumberedServer {
-    pub(crate) shard: ShardId,
-    pub(crate) url: String,
-}
 
 /// Runs the command: on the server of the URL, or on those that have numbers.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
@@ -23,7 +16,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     if command.needs_no_server() {
         return Box::pin(commands::run(global, command, None)).await;
     }
-    let servers = numbered(&given)?;
+    let servers = numbered(&given).map_err(Failure::Usage)?;
     if !servers.is_empty() {
         return Box::pin(run_on(servers, global, command)).await;
     }
@@ -35,32 +28,6 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
 
 fn usage(sentence: &str) -> Failure {
     Failure::Usage(sentence.to_owned())
-}
-
-/// Reads the servers, which white space separates. They may have passwords, so no error quotes more
-/// than a number.
-fn numbered(given: &[String]) -> Result<Vec<NumberedServer>, Failure> {
-    let mut servers: Vec<NumberedServer> = Vec::new();
-    for text in given.iter().flat_map(|text| text.split_whitespace()) {
-        let mistake = || {
-            Failure::Usage(format!(
-                "write a server as 1=postgres://host/database: entry {} is not written so",
-                servers.len() + 1
-            ))
-        };
-        let (number, url) = text.split_once('=').ok_or_else(mistake)?;
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let is_url = url.starts_with("postgres://") || url.starts_with("postgresql://");
-        if !is_number || !is_url {
-            return Err(mistake());
-        }
-        let shard: ShardId = number.parse().map_err(|error| Failure::Usage(format!("{error}")))?;
-        if servers.iter().any(|earlier| earlier.shard == shard) {
-            return Err(Failure::Usage(format!("shard {shard} is given twice")));
-        }
-        servers.push(NumberedServer { shard, url: url.to_owned() });
-    }
-    Ok(servers)
 }
 
 /// Runs the command. A server that fails is named, and the others are asked all the same.

@@ -112,7 +112,7 @@ struct ServerRow {
     groups: Vec<(&'static str, String)>,
     jobs: Vec<(&'static str, String)>,
     oldest: Option<When>,
-    /// What was looked for, and how much of it is there.
+    /// Where the results of a search are, and how many.
     found: Option<(String, usize)>,
 }
 

@@ -10,10 +10,9 @@ use seriatim_web::{Access, Auth, Config, User};
 use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
 
-use crate::args::{self, Global, Serve};
+use crate::args::{self, Global, NumberedServer, Serve};
 use crate::failure::Failure;
 use crate::output::{Form, json_line, line};
-use crate::servers::NumberedServer;
 use crate::session::{Session, Source, check_number, connect, servers};
 
 /// The environment variable with the password or token.
@@ -38,7 +37,7 @@ pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Res
 }
 
 /// Serves the page over several servers until a signal ends it. They may be away, but for those of
-/// several hosts. Those that answer must have their numbers.
+/// several hosts. A server that answers must have its number.
 pub(crate) async fn run_over(
     global: &Global,
     serve: Serve,
