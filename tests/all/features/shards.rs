@@ -71,6 +71,23 @@ async fn a_schema_keeps_the_number_that_it_is_given() {
 }
 
 #[tokio::test]
+async fn a_switch_keeps_the_number() {
+    let (database, client) = (database().await, Client::default());
+    let pool = database.pool();
+    client.migrate_shard(pool, shard(5)).await.unwrap();
+    let switch = "select seriatim.after_switch(10)";
+    assert_eq!(value::<i64>(pool, switch).await, 5 << 44);
+    // Rows come by replication, and the state of the sequence does not.
+    let came = format!(
+        "insert into seriatim.job (id, queue, data) values ({}, 'q', '1')",
+        (5_i64 << 44) + 7
+    );
+    by_hand(pool, came).await;
+    assert_eq!(value::<i64>(pool, switch).await, (5 << 44) + 18);
+    assert_eq!(enqueue(pool, "q", "g", 1).await, (5 << 44) + 18);
+}
+
+#[tokio::test]
 async fn a_schema_that_has_given_ids_is_shard_0() {
     let (database, client) = (database().await, Client::default());
     let pool = database.pool();
