@@ -17,12 +17,16 @@ use tokio::time::sleep;
 
 use crate::support::standby::Pair;
 use crate::support::witness::{self, Findings, Inside, Step};
-use crate::support::{Errors, handler, handler_with, job_of, queue, size, until_jobs, value};
+use crate::support::{
+    Errors, PATIENCE, handler, handler_with, job_of, queue, size, until_jobs, value,
+};
 
 const QUEUES: [(&str, Hold); 2] =
     [("held", Hold::Transaction), ("leased", Hold::Lease(Duration::from_mins(10)))];
 const GROUPS: u32 = 40;
 const SLOTS: usize = 8;
+/// As many jobs wait on each server.
+const BACKLOG: i64 = 300;
 const EFFECTS: &str = "select count(*) from public.effect";
 /// How long the rates before and during a failure are counted.
 const SPAN: Duration = Duration::from_secs(3);
@@ -51,19 +55,23 @@ fn jobs(on: u16, numbers: Range<u32>) -> impl Iterator<Item = NewJob> {
     })
 }
 
-/// Fills a server with more jobs than a test runs in its spans, and goes on a little at a time.
-/// Returns the number of its jobs.
+/// Keeps a server filled with jobs until `stop`. Returns how many were acknowledged.
 fn produce(on: ShardId, pool: PgPool, stop: Arc<AtomicBool>) -> JoinHandle<usize> {
+    const QUEUED: &str = "select count(*) from seriatim.job where status = 'queued'";
+    const TOGETHER: u32 = 50;
     tokio::spawn(async move {
-        let mut n = 600;
-        while seriatim::enqueue_many(&pool, jobs(on.number(), 0..n)).await.is_err() {}
+        let mut n = 0;
         while !stop.load(Ordering::Relaxed) {
+            let queued = sqlx::query_scalar::<_, i64>(QUEUED).fetch_one(&pool).await;
+            let more = jobs(on.number(), n..n + TOGETHER);
             // An enqueue whose answer is lost may be there all the same.
-            if seriatim::enqueue_many(&pool, jobs(on.number(), n..n + 1)).await.is_ok() {
-                n += 1;
+            if queued.is_ok_and(|queued| queued < BACKLOG)
+                && seriatim::enqueue_many(&pool, more).await.is_ok()
+            {
+                n += TOGETHER;
             }
             // The producer's pace.
-            sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(20)).await;
         }
         n as usize
     })
@@ -161,6 +169,14 @@ async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
     let back = goes_on(databases[0].pool(), 20).await;
 
     signal(&servers[0], "-STOP");
+    // Claims that were sent keep their slots until they are given up, 5 s at most.
+    let gave_up = |queue: &str| format!("shard 1: the last claim of queue {queue:?} failed");
+    let begun = Instant::now();
+    while !QUEUES.iter().all(|(name, _)| running.health().reasons.contains(&gave_up(name))) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", running.health());
+        // The processor has no event for it.
+        sleep(Duration::from_millis(20)).await;
+    }
     let frozen = rate(&others).await;
     signal(&servers[0], "-CONT");
     goes_on(databases[0].pool(), 20).await;
