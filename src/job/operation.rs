@@ -30,7 +30,7 @@ pub struct Operation {
     pub schedule: Option<String>,
     /// The key of SQS clients, if it was about one: its id, its role and its queues, in words.
     pub sqs_key: Option<String>,
-    /// The user of `PostgreSQL` that was connected, whoever the actor says to be; `None`: it was
-    /// not noted, before version 20 of the schema.
+    /// The database user whose session made the change. The actor is only a name that the session
+    /// gave. `None`: the change is older than version 20 of the schema, which records the user.
     pub db_user: Option<String>,
 }

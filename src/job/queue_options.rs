@@ -186,7 +186,8 @@ impl QueueOptions {
         }
     }
 
-    /// Sets how many jobs of this queue one process runs at once. Default 10. Under a
+    /// Sets how many jobs of this queue one process runs at once; on several servers
+    /// ([`Processor::over`](crate::Processor::over)), on each. Default 10. Under a
     /// [`Hold::Transaction`] each holds a connection of the pool. Under a [`Hold::Lease`] a slot
     /// costs some memory: hundreds of them share claims and commits if handlers are quick, or
     /// mostly wait for something else than this machine.

@@ -121,7 +121,8 @@ impl Processor {
     /// Runs the next jobs of a group with the handler, options and layers of this processor, in a
     /// transaction that is rolled back, and starts nothing else. See
     /// [`Client::rehearse`](crate::Client::rehearse), whose promises and limits these are. Several
-    /// servers are asked in turn for jobs of the group.
+    /// servers are asked in turn for jobs of the group; if none has any, an error of one is the
+    /// answer.
     ///
     /// # Errors
     /// As [`Client::rehearse`](crate::Client::rehearse), and [`RehearsalError::NoHandler`].
@@ -136,21 +137,25 @@ impl Processor {
         let registered =
             registered.ok_or_else(|| RehearsalError::NoHandler { queue: queue.to_owned() })?;
         let hooks = AttemptHooks { layers: layers.into(), on_event: None };
-        let mut report = None;
+        let job = what.from.and_then(ShardId::of_job);
+        let (group, from) = (what.group.clone(), what.from.unwrap_or_default());
+        let mut answer = Err(RehearsalError::NotOfGroup { job: from, group });
         for (shard, pool) in &servers {
-            let job = what.from.and_then(ShardId::of_job);
             if shard.is_some() && job.is_some() && *shard != job {
                 continue;
             }
             let (registered, hooks) = (registered.clone(), hooks.clone());
-            let found = client.rehearse_erased(pool, registered, hooks, what.clone()).await?;
-            if !found.jobs.is_empty() {
-                return Ok(found);
+            let found = client.rehearse_erased(pool, registered, hooks, what.clone()).await;
+            if found.as_ref().is_ok_and(|found| !found.jobs.is_empty()) {
+                return found;
             }
-            report = Some(found);
+            // The group may be on the server that failed.
+            if !matches!(answer, Err(RehearsalError::Database(_) | RehearsalError::Running { .. }))
+            {
+                answer = found;
+            }
         }
-        let Rehearsal { group, from, .. } = what;
-        report.ok_or(RehearsalError::NotOfGroup { job: from.unwrap_or_default(), group })
+        answer
     }
 
     /// Starts the processor in the background at once. It claims its first job as soon as the
@@ -177,25 +182,16 @@ impl Processor {
     }
 
     fn run(self, servers: Vec<Server>) -> Running {
-        let Self { config, schedules, needs, unstarted } = self;
+        let Self { mut config, schedules, needs, unstarted } = self;
         unstarted.disarm();
         note_places();
-        let Config { slots, layers, on_event, queues, .. } = config;
-        let parts: Vec<_> = queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
-        let parts = queue_slots::share(slots, &parts, servers.len());
-        let settings = ServerSettings {
-            queues,
-            schedules: schedules.into(),
-            hooks: AttemptHooks { layers: layers.into(), on_event },
-            poll: config.poll,
-            listen: config.listen,
-            presence: config.presence,
-            node: config.node,
-            maintenance: config.maintenance,
-            slots,
-            watchdog: config.watchdog,
-            blocked_after: config.blocked_after,
+        let hooks = AttemptHooks {
+            layers: std::mem::take(&mut config.layers).into(),
+            on_event: config.on_event.take(),
         };
+        let parts: Vec<_> = config.queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
+        let parts = queue_slots::share(config.slots, &parts, servers.len());
+        let settings = ServerSettings { config, schedules: schedules.into(), hooks };
         let (mut ends, mut health) = (Vec::new(), Vec::new());
         for (server, parts) in servers.into_iter().zip(parts) {
             let (end, source) = server.spawn(&settings, parts);

@@ -11,7 +11,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::handler::ErasedHandler;
 use crate::attempt::settle_batch;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::{BackgroundError, StartError};
@@ -21,8 +20,8 @@ use crate::job::schedule::CheckedSchedule;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::vitals::QueueVitals;
-use crate::liveness::watchdog::Watchdog;
 use crate::processor::check::check;
+use crate::processor::config::Config;
 use crate::processor::health::{HealthSource, ShownQueue};
 use crate::processor::monitor_thread::MonitorThread;
 use crate::processor::pool_needs::PoolNeeds;
@@ -46,18 +45,10 @@ pub(crate) struct Server {
 
 /// The settings of a processor that hold on each of its servers.
 pub(crate) struct ServerSettings {
-    pub(crate) queues: Vec<(QueueOptions, Arc<dyn ErasedHandler>)>,
+    pub(crate) config: Config,
     pub(crate) schedules: Arc<[CheckedSchedule]>,
+    /// The hooks of `config`, for all servers.
     pub(crate) hooks: AttemptHooks,
-    pub(crate) poll: Duration,
-    pub(crate) listen: bool,
-    pub(crate) presence: bool,
-    pub(crate) node: Option<String>,
-    pub(crate) maintenance: Option<Duration>,
-    /// The slots of all queues on all servers; `None`: no bound.
-    pub(crate) slots: Option<usize>,
-    pub(crate) watchdog: Option<Watchdog>,
-    pub(crate) blocked_after: Option<Duration>,
 }
 
 /// How long a start waits for the answers of other servers when one is ready.
@@ -118,7 +109,8 @@ impl Server {
         parts: Vec<QueueSlots>,
     ) -> (JoinHandle<()>, HealthSource) {
         let Self { context, pool, facts } = self;
-        let &ServerSettings { listen, presence, poll, slots, .. } = settings;
+        let ServerSettings { config, schedules, hooks } = settings;
+        let &Config { listen, presence, poll, slots, .. } = config;
         let side_stop = CancellationToken::new();
         let stop = context.stop.clone();
         let mut side_tasks = JoinSet::new();
@@ -133,16 +125,16 @@ impl Server {
         let (settler, finished) = mpsc::channel(1024);
         side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
         let (mut loops, mut shown) = (Vec::new(), Vec::new());
-        let options: Vec<_> = settings.queues.iter().map(|(options, _)| options.clone()).collect();
+        let options: Vec<_> = config.queues.iter().map(|(options, _)| options.clone()).collect();
         let more_connections = more_connections(&pool, options.len());
-        for ((queue, handler), slots) in settings.queues.iter().cloned().zip(parts) {
+        for ((queue, handler), slots) in config.queues.iter().cloned().zip(parts) {
             let wake = Arc::new(Notify::new());
             wakes.insert(queue.name().to_owned(), Arc::clone(&wake));
             let heartbeat = Arc::new(LoopHeartbeat::default());
             loops.push((queue.name().to_owned(), Arc::clone(&heartbeat)));
             let vitals = Arc::new(QueueVitals::new(queue.name(), queue.concurrency));
             shown.push(ShownQueue { options: queue.clone(), vitals: Arc::clone(&vitals) });
-            let hooks = settings.hooks.clone();
+            let hooks = hooks.clone();
             let worker = Worker {
                 context: Arc::clone(&context),
                 queue: Arc::new(QueueRuntime::new(queue, handler, settler.clone(), hooks)),
@@ -155,17 +147,17 @@ impl Server {
                 poll,
                 more_connections,
             };
-            match &settings.watchdog {
+            match &config.watchdog {
                 Some(watchdog) => {
                     workers.spawn(heartbeat.run(watchdog.heartbeat_interval(), worker.run()))
                 }
                 None => workers.spawn(worker.run()),
             };
         }
-        if let Some(watchdog) = settings.watchdog.clone() {
+        if let Some(watchdog) = config.watchdog.clone() {
             spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
         }
-        let row = processor_row(context.processor, settings.node.clone(), &options);
+        let row = processor_row(context.processor, config.node.clone(), &options);
         let line = StartLine::new(&options, slots, &row.node, (listen, presence));
         if let Some(facts) = &facts {
             line.log(&context, Some(&facts.version));
@@ -178,18 +170,18 @@ impl Server {
             pool,
             row,
             presence,
-            blocked_after: settings.blocked_after,
+            blocked_after: config.blocked_after,
             stop: side_stop.clone(),
         };
         monitor.spawn(&mut side_tasks);
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }
-        if facts.is_none() && !settings.schedules.is_empty() {
-            let schedules = Arc::clone(&settings.schedules);
+        if facts.is_none() && !schedules.is_empty() {
+            let schedules = Arc::clone(schedules);
             schedules::spawn(&mut side_tasks, &context, &side_stop, schedules);
         }
-        if let Some(interval) = settings.maintenance {
+        if let Some(interval) = config.maintenance {
             let wake = maintenance_wake;
             spawn_maintenance(&mut side_tasks, &context, &side_stop, options, interval, wake);
         }

@@ -75,13 +75,14 @@ impl Worker {
     fn back_off(&self, state: &mut WorkerState, error: BackgroundError) -> Pause {
         self.vitals.record_failed_claim();
         let too_large = matches!(error, BackgroundError::TooSlow { .. });
-        // One that times out again is told once.
         let no_connection = matches!(error, BackgroundError::Connection { .. });
-        if is_of_read_only(&error) {
-            self.leave_server(state);
-        }
+        let read_only = is_of_read_only(&error);
+        // One that times out again is told once.
         if !too_large || state.cursor.halve() {
             self.context.report(error);
+        }
+        if read_only {
+            self.leave_server(state);
         }
         state.end_claim(false);
         state.keep_slots = KEEP_SLOTS;

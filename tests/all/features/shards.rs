@@ -276,6 +276,17 @@ async fn a_rehearsal_finds_the_server_of_its_group() {
         assert_eq!(report.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), jobs);
     }
     assert_eq!(rehearse(Rehearsal::of_group("none")).await.unwrap().jobs, []);
+    // A server that is away hides no group of another one.
+    let away = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
+    let options = PgPoolOptions::new().acquire_timeout(Duration::from_millis(100));
+    let away = options.connect_lazy(&away).unwrap();
+    let there = shards.pool(shard(1)).unwrap().clone();
+    let partly = Shards::new([(shard(0), away), (shard(1), there)]).unwrap();
+    for (group, found) in [("g", true), ("none", false)] {
+        let builder = over(&partly).queue(queue("q"), handler(async |_, data| Ok(data)));
+        let report = builder.build().unwrap().rehearse("q", Rehearsal::of_group(group)).await;
+        assert_eq!(report.is_ok_and(|report| report.jobs.len() == 2), found, "{group}");
+    }
     let elsewhere = Rehearsal::of_group("g").from_job(9 << 44);
     assert!(rehearse(elsewhere).await.unwrap_err().to_string().contains("has no job"));
 }
