@@ -1,6 +1,8 @@
 //! A worker process: its handlers do what their jobs' plans say, and write down what they see.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -89,6 +91,9 @@ pub async fn work(settings: Settings) {
         .keep_cancelled(Retention::Forever)
         .out_of_attempts(if settings.halt { OutOfAttempts::Halt } else { OutOfAttempts::Continue });
     let (errors, timeouts) = (recorder.clone(), recorder.clone());
+    // The attempts whose handlers have returned.
+    let returned: Arc<Mutex<HashSet<(i64, u32)>>> = Arc::default();
+    let ended = Arc::clone(&returned);
     let sabotage = settings.sabotage;
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
@@ -102,7 +107,10 @@ pub async fn work(settings: Settings) {
         // The limit counts a round trip behind the handler, which has said how it ends by then.
         .on_event(move |event| {
             let failure = event.failure.as_ref().map(|failure| failure.kind);
-            if let (Some(FailureKind::Timeout), Some(lasted)) = (failure, event.duration) {
+            let returned = ended.lock().unwrap().contains(&(event.job, event.attempt));
+            if let (true, Some(FailureKind::Timeout), Some(lasted)) =
+                (returned, failure, event.duration)
+            {
                 let lasted = Time::try_from(lasted.as_micros()).unwrap();
                 timeouts.fault(format!("job {} timed out", event.job), now() - lasted);
             }
@@ -110,12 +118,14 @@ pub async fn work(settings: Settings) {
         .queue(
             queue,
             handler_with(
-                (outside, recorder.clone(), sabotage),
-                async |(outside, recorder, sabotage), job, data| {
+                (outside, recorder.clone(), sabotage, returned),
+                async |(outside, recorder, sabotage, returned), job, data| {
                     let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
                     let run = recorder.start(&data.name_of(job.id()), job.attempt());
                     let beside = (sabotage == Some(Sabotage::WriteOutside)).then_some(&outside);
-                    attempt(job, &data, run, &recorder, beside).await
+                    let result = attempt(job, &data, run, &recorder, beside).await;
+                    returned.lock().unwrap().insert((job.id(), job.attempt()));
+                    result
                 },
             ),
         )
