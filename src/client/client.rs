@@ -174,17 +174,12 @@ impl Client {
     }
 
     /// Returns the number of the schema among the servers that one program uses. One that was given
-    /// none, or is not there, is shard 0.
+    /// none is shard 0. `None` if there are no tables.
     ///
     /// # Errors
     /// [`MigrateError::Database`].
-    pub async fn shard(&self, pool: &PgPool) -> Result<ShardId, MigrateError> {
-        let shard = self.store.shard(&mut *self.connection(pool).await?).await;
-        shard.map_err(|source| MigrateError::Database {
-            schema: self.schema().to_owned(),
-            step: None,
-            source,
-        })
+    pub async fn shard(&self, pool: &PgPool) -> Result<Option<ShardId>, MigrateError> {
+        self.store.schema_shard(&mut *self.connection(pool).await?).await
     }
 
     /// Returns whether [`migrate`](Self::migrate) would find nothing to do.

@@ -189,6 +189,15 @@ impl Store {
         }
     }
 
+    /// Returns the number of the schema; `None` if there are no tables.
+    pub(crate) async fn schema_shard(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Option<ShardId>, MigrateError> {
+        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        self.in_transaction(conn, begin, async |conn| self.shard(conn).await).await
+    }
+
     /// Returns whether the schema has this number for good.
     ///
     /// # Errors

@@ -16,13 +16,14 @@ pub(crate) const TRIES: usize = 50;
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 statements! {
-    IDS = |names| {
-        let sequence = names.quoted("job_id_seq").replace('\'', "''");
-        format!(
-            "select seqmin, seqmax, pg_catalog.pg_sequence_last_value(seqrelid) is not null
-            from pg_catalog.pg_sequence where seqrelid = pg_catalog.to_regclass('{sequence}')"
-        )
-    };
+    /// By its name: a role without rights on the schema may ask too.
+    IDS = |names| names.sql(
+        "select s.seqmin, s.seqmax, pg_catalog.pg_sequence_last_value(s.seqrelid) is not null
+        from pg_catalog.pg_sequence s
+        join pg_catalog.pg_class c on c.oid = s.seqrelid
+        join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = $1 and c.relname = $2",
+    );
 }
 
 /// The number of a schema.
@@ -37,22 +38,29 @@ enum Numbered {
 }
 
 impl Numbered {
-    fn shard(self) -> ShardId {
+    /// A schema that was given none has the ids of shard 0.
+    fn shard(self) -> Option<ShardId> {
         match self {
-            Self::As(shard) => shard,
-            Self::ByItsIds | Self::Not | Self::Missing => ShardId::default(),
+            Self::As(shard) => Some(shard),
+            Self::ByItsIds | Self::Not => Some(ShardId::default()),
+            Self::Missing => None,
         }
     }
 }
 
 impl Store {
-    /// Returns the number of the schema. One that was given none has the ids of shard 0.
-    pub(crate) async fn shard(&self, conn: &mut PgConnection) -> Result<ShardId, sqlx::Error> {
-        self.numbered(conn).await.map(Numbered::shard)
+    /// Returns the number of the schema; `None` if there are no tables.
+    pub(crate) async fn shard(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Option<ShardId>, MigrateError> {
+        let numbered = self.numbered(conn).await.map_err(|source| self.failed(source))?;
+        Ok(numbered.shard())
     }
 
     async fn numbered(&self, conn: &mut PgConnection) -> Result<Numbered, sqlx::Error> {
-        let Some(row) = self.query(&IDS).fetch_optional(conn).await? else {
+        let ids = self.query(&IDS).bind(self.names().schema()).bind("job_id_seq");
+        let Some(row) = ids.fetch_optional(conn).await? else {
             return Ok(Numbered::Missing);
         };
         let (first, last): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -70,11 +78,9 @@ impl Store {
         conn: &mut PgConnection,
         wanted: ShardId,
     ) -> Result<(), MigrateError> {
-        let found = self.numbered(conn).await.map_err(|source| self.failed(source))?;
-        match found {
-            Numbered::Missing => Ok(()),
-            found if found.shard() == wanted => Ok(()),
-            found => Err(self.other_shard(found.shard(), wanted)),
+        match self.shard(conn).await? {
+            Some(found) if found != wanted => Err(self.other_shard(found, wanted)),
+            _ => Ok(()),
         }
     }
 
@@ -85,10 +91,10 @@ impl Store {
         wanted: ShardId,
     ) -> Result<bool, MigrateError> {
         let found = self.numbered(conn).await.map_err(|source| self.failed(source))?;
-        match found {
-            Numbered::Not | Numbered::Missing => Ok(false),
-            found if found.shard() == wanted => Ok(true),
-            found => Err(self.other_shard(found.shard(), wanted)),
+        match (found, found.shard()) {
+            (Numbered::Not | Numbered::Missing, _) | (_, None) => Ok(false),
+            (_, Some(shard)) if shard == wanted => Ok(true),
+            (_, Some(shard)) => Err(self.other_shard(shard, wanted)),
         }
     }
 

@@ -142,29 +142,15 @@ impl Session {
     }
 }
 
-/// Returns the number of the schema among those of several servers. `None` if it is not there.
-///
-/// In a transaction, as a pooler may give each statement to another session; by the name, as a role
-/// without rights on the schema gets this far too.
-pub(crate) async fn number(pool: &PgPool, schema: &str) -> Result<Option<ShardId>, Failure> {
-    let first_id = "select s.seqmin from pg_catalog.pg_sequence s \
-         join pg_catalog.pg_class c on c.oid = s.seqrelid \
-         join pg_catalog.pg_namespace n on n.oid = c.relnamespace \
-         where n.nspname = $1 and c.relname = 'job_id_seq'";
-    let mut tx = pool.begin_with(READ).await?;
-    let query = sqlx::query_scalar::<_, i64>(first_id).persistent(false).bind(schema);
-    Ok(query.fetch_optional(&mut *tx).await?.and_then(ShardId::of_job))
-}
-
 /// Fails if the schema has the number of another server. One that is not there has none.
 pub(crate) async fn check_number(
+    client: &Client,
     pool: &PgPool,
-    schema: &str,
     wanted: ShardId,
 ) -> Result<(), Failure> {
-    match number(pool, schema).await? {
+    match client.shard(pool).await? {
         Some(found) if found != wanted => {
-            let schema = schema.to_owned();
+            let schema = client.schema().to_owned();
             Err(MigrateError::OtherShard { schema, found, wanted }.into())
         }
         _ => Ok(()),

@@ -7,7 +7,7 @@ use crate::args::Migrate;
 use crate::failure::Failure;
 use crate::output::text::program;
 use crate::output::{json_line, line};
-use crate::session::{Session, number};
+use crate::session::Session;
 
 /// Brings the schema up to date, says whether it is, or prints the SQL that would do it. A schema
 /// of several gets its number.
@@ -56,7 +56,7 @@ pub(crate) async fn run(
 /// Returns the number that the schema is to get. Fails if it has another one.
 async fn to_number(session: &Session, shard: Option<ShardId>) -> Result<Option<ShardId>, Failure> {
     let Some(shard) = shard else { return Ok(None) };
-    let is_there = number(&session.pool, session.client.schema()).await?.is_some();
+    let is_there = session.client.shard(&session.pool).await?.is_some();
     let is_set = is_there && session.client.is_shard(&session.pool, shard).await?;
     Ok((!is_set).then_some(shard))
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(
     let read_only = global.read_only;
     let session = Session::open(global, command.may_read_a_standby()).await?;
     if let Some(shard) = shard.filter(|_| !matches!(command, Command::Migrate(_))) {
-        check_number(&session.pool, session.client.schema(), shard).await?;
+        check_number(&session.client, &session.pool, shard).await?;
     }
     match command {
         Command::Migrate(migrate) => migrate::run(&session, &migrate, shard).await,

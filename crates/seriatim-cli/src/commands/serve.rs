@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::Client;
 use seriatim::shards::Shards;
 use seriatim_web::{Access, Auth, Config, User};
 use sqlx::postgres::PgPoolOptions;
@@ -55,8 +56,8 @@ pub(crate) async fn run_over(
         pools.push((*shard, pool));
     }
     let shards = Shards::new(pools).map_err(|error| Failure::Usage(error.to_string()))?;
-    let schema = &global.schema;
-    let check = async |shard, pool: &_| check_number(pool, schema, shard).await;
+    let client = Client::new(&global.schema)?.named_statements(false);
+    let check = async |shard, pool: &_| check_number(&client, pool, shard).await;
     for (_, checked) in shards.ask(TELL_WITHIN, check).await {
         if let Err(failure @ Failure::Refused(_)) = checked {
             return Err(failure);

@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let pool = session::connect(servers, pool).await?;
     let client = Client::new(&global.schema)?;
     if let Some(shard) = shard {
-        session::check_number(&pool, client.schema(), shard).await?;
+        session::check_number(&client, &pool, shard).await?;
     }
     if !client.is_migrated(&pool).await? {
         return Err(Failure::Refused(format!(

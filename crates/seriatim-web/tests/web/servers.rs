@@ -97,7 +97,7 @@ async fn a_job_is_found_on_its_server_and_changed_there() {
     let group = get(at, "/find?q=customer-1", VIC).await;
     let links = ["<a href=\"shard/1/find?q=customer%2D1\">1 found", "0 found", "no answer"];
     assert!(links.iter().all(|link| group.body.contains(link)), "{}", group.body);
-    // What is read stays, and what is looked for is not looked for again and again.
+    // A list of results stays as it is read; the front page refreshes.
     assert!(!group.body.contains("http-equiv"), "{}", group.body);
     assert!(get(at, "/", VIC).await.body.contains("http-equiv=\"refresh\""));
 
