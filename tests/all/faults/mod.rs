@@ -4,6 +4,7 @@
 //! The failover that P6 promises belongs in `promises`.
 
 mod checking_histories;
+mod citus;
 mod failovers;
 #[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
 mod faults;

@@ -176,21 +176,21 @@ impl Log {
 /// Pauses between looks at a database that has no event to wait for: short at first, so that most
 /// tests wait no longer than they must, then longer, as a look costs the server half of a
 /// millisecond.
-struct Looks {
+pub struct Looks {
     pause: Duration,
     deadline: Instant,
 }
 
 impl Looks {
-    fn new(patience: Duration) -> Self {
+    pub fn new(patience: Duration) -> Self {
         Self { pause: Duration::from_millis(3), deadline: Instant::now() + patience }
     }
 
-    fn are_over(&self) -> bool {
+    pub fn are_over(&self) -> bool {
         Instant::now() >= self.deadline
     }
 
-    async fn pause(&mut self) {
+    pub async fn pause(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 3 / 2).min(Duration::from_millis(25));
     }
