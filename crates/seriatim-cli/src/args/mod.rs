@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use hyper::Uri;
 use seriatim::QueueOptions;
 use seriatim::receive::Receipt;
 use seriatim::shards::ShardId;
@@ -309,6 +310,16 @@ pub(crate) enum Command {
         #[arg(long, default_value = "127.0.0.1:0", hide_default_value = true)]
         listen: SocketAddr,
     },
+    /// Ask an address for its health, as a container's health check does. Needs no database.
+    ///
+    /// Exit code 0: the answer is a success. 1: it is another one, or there is none in time.
+    Probe {
+        /// The address, such as `http://127.0.0.1:8420/readyz`. TLS is not spoken.
+        url: Uri,
+        /// The most time for the answer.
+        #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+        within: Duration,
+    },
     /// Print the completions of a shell.
     Completions {
         /// The shell.
@@ -341,6 +352,7 @@ impl Command {
             | Self::Explain { .. }
             | Self::CheckHistory(_)
             | Self::Demo { .. }
+            | Self::Probe { .. }
             | Self::Completions { .. } => false,
             Self::Pause(_)
             | Self::Resume(_)
@@ -363,7 +375,10 @@ impl Command {
     /// Returns whether the command asks no server.
     pub(crate) fn needs_no_server(&self) -> bool {
         match self {
-            Self::CheckHistory(_) | Self::Demo { .. } | Self::Completions { .. } => true,
+            Self::CheckHistory(_)
+            | Self::Demo { .. }
+            | Self::Probe { .. }
+            | Self::Completions { .. } => true,
             Self::Serve(Serve { what: Some(Served::Sqs(served)), .. }) => served.embedded,
             _ => false,
         }

@@ -16,6 +16,7 @@ mod move_task;
 mod nodes;
 mod parked;
 mod pause;
+mod probe;
 mod purge;
 mod queues;
 mod receive;
@@ -51,6 +52,9 @@ pub(crate) async fn run(
     }
     if let Command::CheckHistory(check) = command {
         return check_history::run(&check, global.json);
+    }
+    if let Command::Probe { url, within } = command {
+        return probe::run(url, within, global.json).await;
     }
     if global.read_only && command.changes() {
         return Err(Failure::Refused(String::from(
@@ -114,6 +118,9 @@ pub(crate) async fn run(
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }
-        Command::CheckHistory(_) | Command::Demo { .. } | Command::Completions { .. } => Ok(()),
+        Command::CheckHistory(_)
+        | Command::Demo { .. }
+        | Command::Probe { .. }
+        | Command::Completions { .. } => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ mod changes;
 mod check_history;
 mod dead_letters;
 mod demo;
+mod deploy;
 mod doctor;
 mod json;
 mod lists;

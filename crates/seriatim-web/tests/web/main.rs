@@ -17,6 +17,7 @@ mod scale;
 mod schedules;
 mod security;
 mod servers;
+mod service;
 #[path = "../../../../tests/all/support/size.rs"]
 mod size;
 mod support;
