@@ -37,8 +37,8 @@ where
 
 fn seriatim(pair: &Pair) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    let url = pair.database.url();
-    command.env("SERIATIM_READ_FROM", pair.standby.url(&url)).env("DATABASE_URL", url);
+    command.env("SERIATIM_READ_FROM", pair.standby_url());
+    command.env("DATABASE_URL", pair.database.url());
     command.stdin(Stdio::null());
     command
 }
@@ -48,7 +48,7 @@ async fn commands_and_the_page_read_on_a_standby_and_say_how_old_it_is() {
     let Some(pair) = Pair::new().await else { return };
     let job = NewJob::new("q", &1).group("g");
     let id = seriatim::enqueue(pair.old(), job).await.unwrap().id().to_string();
-    let standby = PgPool::connect(&pair.standby.url(&pair.database.url())).await.unwrap();
+    let standby = PgPool::connect(&pair.standby_url()).await.unwrap();
     eventually(&standby, "select count(*) from seriatim.job", 1_i64).await;
     let ends =
         async |arguments: &[&str]| ran(seriatim(&pair).args(arguments).output().await.unwrap());
