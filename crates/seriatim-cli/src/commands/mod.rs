@@ -57,8 +57,9 @@ pub(crate) async fn run(
             "--read-only refuses a command that changes something",
         )));
     }
-    if let Command::Demo { listen } = command {
-        return demo::run(listen, global.json).await;
+    if let Command::Demo(demo) = command {
+        // Boxed: all of maintenance is in this future.
+        return Box::pin(demo::run(&demo, global.json)).await;
     }
     if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
         // Boxed: all of maintenance is in this future.
@@ -114,6 +115,6 @@ pub(crate) async fn run(
         Command::Extend { receipt, visibility } => {
             receive::extend(&session, &receipt, visibility).await
         }
-        Command::CheckHistory(_) | Command::Demo { .. } | Command::Completions { .. } => Ok(()),
+        Command::CheckHistory(_) | Command::Demo(_) | Command::Completions { .. } => Ok(()),
     }
 }
