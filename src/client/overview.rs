@@ -18,7 +18,8 @@ impl Client {
     }
 
     /// Returns when this server took the place of another one, if it did. `None`: the schema was
-    /// always on it, no processor or receiver has come to it yet, or it is a standby. Locks nothing.
+    /// always on it, no processor or receiver has come to it yet, or it is a standby. Locks
+    /// nothing.
     pub async fn took_over(
         &self,
         executor: impl PgExecutor<'_>,

@@ -41,7 +41,7 @@ const MEMORY: &str = "/dev/shm";
 /// The room that a server in memory needs: far more than the databases of one test have ever taken.
 const ROOM_IN_MEMORY: u64 = 3 << 30;
 
-/// What a new server is made of.
+/// The parts of a new server.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) binaries: PathBuf,

@@ -113,12 +113,12 @@ fn introduce(
     failover: Option<u32>,
 ) -> Result<(), Failure> {
     let version = &servers.version;
-    if servers.several() {
-        let count = servers.urls.len();
-        line(&format!("A small shop runs on {count} private PostgreSQL {version}.\n"))?;
+    let on = if servers.several() {
+        format!("{} private servers of PostgreSQL {version}", servers.urls.len())
     } else {
-        line(&format!("A small shop runs on a private PostgreSQL {version}.\n"))?;
-    }
+        format!("a private PostgreSQL {version}")
+    };
+    line(&format!("A small shop runs on {on}.\n"))?;
     line(&format!("  {page}"))?;
     if let Some(secret) = generated {
         line(&format!("  {}", serve::login(USER, secret)))?;

@@ -42,7 +42,7 @@ impl Servers {
             let started = start.await.map_err(Failure::could_not("start a private PostgreSQL"))?;
             servers.push(started.map_err(failed("start a private PostgreSQL"))?);
         }
-        // Not the first one, if there are others: a server between others is seen to be one.
+        // The second one, if there are several: the page shows it between others.
         let fails_over = failover.then_some(usize::from(count > 1));
         let (mut databases, mut urls, mut pools) = (Vec::new(), Vec::new(), Vec::new());
         let mut pair = None;

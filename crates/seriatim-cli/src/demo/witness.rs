@@ -1,4 +1,5 @@
-//! What the customers and the handlers of the demo saw, and whether the promises were kept.
+//! Writes down what the customers and the handlers of the demo see, and judges by that whether the
+//! promises were kept.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,7 +145,7 @@ impl Witness {
     /// Returns how many runs have succeeded that began after a moment, on some servers.
     pub(super) fn succeeded(&self, after: DateTime<Utc>, on: impl Fn(ShardId) -> bool) -> usize {
         let seen = self.seen();
-        let late = seen.successes.iter().rev().take_while(|(_, begun)| *begun >= after);
+        let late = seen.successes.iter().filter(|(_, begun)| *begun >= after);
         late.filter(|(job, _)| ShardId::of_job(*job).is_some_and(&on)).count()
     }
 

@@ -144,7 +144,7 @@ impl Found {
         let deadline = Instant::now() + PATIENCE;
         while self.folder.exists() || self.process.exists() {
             assert!(Instant::now() < deadline, "{} is left behind", self.folder.display());
-            // What removes it is no child of this process.
+            // It is removed by no child of this process.
             sleep(Duration::from_millis(50)).await;
         }
     }
