@@ -30,14 +30,6 @@ fn seconds(time: Duration) -> String {
 }
 
 impl Failover {
-    /// Returns how the lines name the server.
-    fn who(&self) -> String {
-        match self.shards.iter().count() {
-            1 => String::from("the server"),
-            _ => format!("shard {}", self.pair.shard),
-        }
-    }
-
     fn tell(&self, sentence: &str, fields: &Value) -> Result<(), Failure> {
         if self.as_json {
             return json_line(fields);
@@ -45,24 +37,32 @@ impl Failover {
         line(&format!("{}  {sentence}", clock(Utc::now())))
     }
 
+    /// Tells what happens to the server, which is named if there are several.
+    fn tell_of_it(&self, sentence: &str, fields: &Value) -> Result<(), Failure> {
+        match self.shards.iter().count() {
+            1 => self.tell(sentence, fields),
+            _ => self.tell(&format!("shard {}: {sentence}", self.pair.shard), fields),
+        }
+    }
+
     /// Kills the primary after a time, promotes the standby, waits until the work goes on there,
     /// and judges. Returns whether all promises were kept. The server is in use until the drop.
     pub(super) async fn run(&self, after: Duration) -> Result<bool, Failure> {
         let Pair { shard, primary, standby } = &self.pair;
-        let (shard, who) = (*shard, self.who());
+        let shard = *shard;
         sleep(after).await;
         let failed = |what| Failure::could_not::<ServerError>(what);
         let (killed, killed_at) = (Instant::now(), Utc::now());
         primary.stop_immediately().await.map_err(failed("kill the primary"))?;
-        self.tell(
-            &format!("{who}: its primary was killed"),
+        self.tell_of_it(
+            "the primary was killed",
             &json!({"event": "primary_killed", "shard": shard}),
         )?;
         sleep(NOTICED_AFTER).await;
         standby.promote().await.map_err(failed("promote the standby"))?;
         let (promoted, promoted_at, away) = (Instant::now(), Utc::now(), killed.elapsed());
-        self.tell(
-            &format!("{who}: the standby is promoted, {} after that", seconds(away)),
+        self.tell_of_it(
+            &format!("the standby is promoted, {} after that", seconds(away)),
             &json!({"event": "standby_promoted", "shard": shard, "after_s": away.as_secs_f64()}),
         )?;
         self.witness.works(shard, promoted_at).await;
@@ -76,9 +76,9 @@ impl Failover {
                 format!("; the other servers did {} meanwhile", count(jobs, "job"))
             }
         };
-        self.tell(
+        self.tell_of_it(
             &format!(
-                "{who}: works again, {} after the promotion and {} after the end of its \
+                "it works again, {} after the promotion and {} after the end of the \
                  primary{meanwhile}",
                 seconds(resumed),
                 seconds(stood),

@@ -8,16 +8,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use seriatim::NewJob;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::PgPool;
 use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::support::{DONE, PATIENCE, Served, get, ran};
 use standby::Pair;
-
-async fn by_hand(pool: &PgPool, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap();
-}
 
 async fn eventually<T>(pool: &PgPool, query: &'static str, expected: T)
 where
