@@ -30,6 +30,10 @@ fn seconds(time: Duration) -> String {
 }
 
 impl Failover {
+    fn several(&self) -> bool {
+        self.shards.iter().count() > 1
+    }
+
     fn tell(&self, sentence: &str, fields: &Value) -> Result<(), Failure> {
         if self.as_json {
             return json_line(fields);
@@ -39,10 +43,10 @@ impl Failover {
 
     /// Tells what happens to the server, which is named if there are several.
     fn tell_of_it(&self, sentence: &str, fields: &Value) -> Result<(), Failure> {
-        match self.shards.iter().count() {
-            1 => self.tell(sentence, fields),
-            _ => self.tell(&format!("shard {}: {sentence}", self.pair.shard), fields),
+        if self.several() {
+            return self.tell(&format!("shard {}: {sentence}", self.pair.shard), fields);
         }
+        self.tell(sentence, fields)
     }
 
     /// Kills the primary after a time, promotes the standby, waits until the work goes on there,
@@ -69,12 +73,11 @@ impl Failover {
         self.witness.fault("the primary was killed", killed_at);
         let (resumed, stood) = (promoted.elapsed(), killed.elapsed());
         let others = self.witness.succeeded(killed_at, |of| of != shard);
-        let meanwhile = match self.shards.iter().count() {
-            1 => String::new(),
-            _ => {
-                let jobs = u64::try_from(others).unwrap_or(u64::MAX);
-                format!("; the other servers did {} meanwhile", count(jobs, "job"))
-            }
+        let meanwhile = if self.several() {
+            let jobs = u64::try_from(others).unwrap_or(u64::MAX);
+            format!("; the other servers did {} meanwhile", count(jobs, "job"))
+        } else {
+            String::new()
         };
         self.tell_of_it(
             &format!(

@@ -173,13 +173,13 @@ pub(super) async fn open(shards: &Shards, witness: Option<&Witness>) -> Result<S
     let (_, of_reports) = shards.of_group(REPORTS);
     client.enqueue(of_reports, report()).await?;
     let mut servers = shards.iter();
-    let builder = match (servers.next(), servers.next()) {
-        (Some((_, only)), None) => Processor::builder(only.clone()).schedule(nightly),
-        _ => {
-            let mut conn = of_reports.acquire().await?;
-            client.operator("ann", "the books").set_schedule(&mut conn, nightly).await?;
-            Processor::over(shards)
-        }
+    let builder = if let (Some((_, only)), None) = (servers.next(), servers.next()) {
+        Processor::builder(only.clone()).schedule(nightly)
+    } else {
+        // A processor of several servers takes none: each would fire it.
+        let mut conn = of_reports.acquire().await?;
+        client.operator("ann", "the books").set_schedule(&mut conn, nightly).await?;
+        Processor::over(shards)
     };
     let builder = match witness {
         Some(witness) => builder.layer(witness.clone()),

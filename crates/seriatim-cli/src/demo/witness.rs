@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::failure::Failure;
 
 /// How long jobs that nothing holds up may take to end behind a failover.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks whether they have.
 const LOOK: Duration = Duration::from_millis(200);
 
