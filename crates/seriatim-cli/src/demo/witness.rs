@@ -360,25 +360,29 @@ mod tests {
         violations.kept.iter().map(|violation| violation.promise.to_string()).collect()
     }
 
+    /// An enqueue that was acknowledged at a moment.
+    fn enqueued(job: i64, at: Time) -> Event {
+        let witness = Witness::default();
+        let begin = DateTime::from_timestamp_micros(at - 1).unwrap();
+        witness.enqueued(job, ("orders", String::from("customer-1")), begin, true);
+        let mut event = witness.seen().events.pop().unwrap();
+        if let Event::Enqueue { end, .. } = &mut event {
+            *end = Some(at);
+        }
+        event
+    }
+
     #[test]
     fn a_judgement_finds_what_was_lost_overlaps_or_is_out_of_order() {
         let rows = [row(1, "succeeded"), row(2, "succeeded"), row(3, "queued")];
-        let good = [run(1, [10, 20]), run(2, [30, 40])].concat();
-        assert_eq!(broken(good, &rows), [""; 0]);
-        let overlap = [run(1, [10, 35]), run(2, [30, 40])].concat();
-        assert!(broken(overlap, &rows).contains(&String::from("P2 one at a time")));
-        let swapped = [run(2, [10, 20]), run(1, [30, 40])].concat();
-        assert!(broken(swapped, &rows).contains(&String::from("P1 order")));
-
-        let witness = Witness::default();
-        let begin = DateTime::from_timestamp_micros(0).unwrap();
-        witness.enqueued(4, ("orders", String::from("customer-1")), begin, true);
-        let mut lost = witness.seen().events.clone();
-        // It was acknowledged before its server was asked.
-        if let Some(Event::Enqueue { end, .. }) = lost.first_mut() {
-            *end = Some(5);
-        }
-        assert_eq!(broken(lost, &rows[2..]), ["P3 nothing lost"]);
+        let both = [enqueued(1, 2), enqueued(2, 4)];
+        let with = |runs: [[Event; 2]; 2]| both.iter().cloned().chain(runs.concat());
+        assert_eq!(broken(with([run(1, [10, 20]), run(2, [30, 40])]), &rows), [""; 0]);
+        let overlap = broken(with([run(1, [10, 35]), run(2, [30, 40])]), &rows);
+        assert!(overlap.contains(&String::from("P2 one at a time")), "{overlap:?}");
+        let swapped = broken(with([run(2, [10, 20]), run(1, [30, 40])]), &rows);
+        assert!(swapped.contains(&String::from("P1 order")), "{swapped:?}");
+        assert_eq!(broken([enqueued(4, 5)], &rows[2..]), ["P3 nothing lost"]);
     }
 
     #[test]
