@@ -5,6 +5,7 @@
 //! [`Redriven`], [`Purged`], [`Moved`], …).
 //!
 //! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
+//! [`TookOver`] for a server that took another one's place,
 //! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
 //! that stand, [`MoveTask`] for move tasks, running and ended, [`StoredSchedule`] for schedules,
 //! [`Batch`] and [`BatchJob`] for batches.
@@ -44,7 +45,7 @@ pub use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};
 pub use crate::job::operation::Operation;
 pub use crate::job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
-    QueueOverview,
+    QueueOverview, TookOver,
 };
 pub use crate::job::policy::OverriddenOption;
 pub use crate::job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};

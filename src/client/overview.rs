@@ -3,7 +3,7 @@
 use sqlx::PgExecutor;
 
 use crate::client::client::Client;
-use crate::job::overview::{GroupFilter, GroupOverview, GroupPage, QueueOverview};
+use crate::job::overview::{GroupFilter, GroupOverview, GroupPage, QueueOverview, TookOver};
 
 impl Client {
     /// Returns the queues that have a job, a group or settings, by name, 1,000 at most.
@@ -15,6 +15,16 @@ impl Client {
         executor: impl PgExecutor<'_>,
     ) -> Result<Vec<QueueOverview>, sqlx::Error> {
         self.store.queues(executor).await
+    }
+
+    /// Returns when this server took the place of another one, if it did. `None`: the schema was
+    /// always on it, no processor or receiver has come to it yet, or it is a standby. Locks
+    /// nothing.
+    pub async fn took_over(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Option<TookOver>, sqlx::Error> {
+        self.store.took_over(executor).await
     }
 
     /// Returns groups of a queue that have something unfinished, parked, halted or paused, adopted

@@ -10,6 +10,17 @@ use crate::job::job::JobStatus;
 use crate::job::queue_options::AfterHalt;
 use crate::job::rate::Rate;
 
+/// The server took the place of another one, as a promoted standby does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TookOver {
+    /// When a processor or receiver first saw that it had.
+    pub at: DateTime<Utc>,
+    /// Its timeline: a promotion begins another one, by 1 or more higher. `None`: the server does
+    /// not tell.
+    pub timeline: Option<i64>,
+}
+
 /// A queue at a glance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]

@@ -31,6 +31,17 @@ pub enum ServerError {
         folder: PathBuf,
     },
 
+    /// The server's programs cannot make a standby.
+    #[error(
+        "`{}` is not there, which copies a server for its standby: install PostgreSQL as your system \
+         has it (`apt-get install postgresql`), or set PG_BIN to a folder with all of its programs",
+        program.display()
+    )]
+    NoStandby {
+        /// The program that is missing.
+        program: PathBuf,
+    },
+
     /// The process runs as root, which PostgreSQL refuses, and there is no user to run the server
     /// as.
     #[error(
@@ -48,9 +59,10 @@ pub enum ServerError {
         output: String,
     },
 
-    /// The server of `DATABASE_URL` was asked to stop or to start.
+    /// The server of `DATABASE_URL` was asked to stop, to start or to have a standby.
     #[error(
-        "the server of DATABASE_URL is not stopped or started from here: use `Server::start()` for one of your own"
+        "the server of DATABASE_URL is not stopped or started from here, and gets no standby: use \
+         `Server::start()` for one of your own"
     )]
     NotPrivate,
 

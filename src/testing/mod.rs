@@ -30,6 +30,9 @@
 //! is stopped and its files are removed when its process ends, however it ends. They are in
 //! `/dev/shm` if that has room, unless `TMPDIR` is set or the server has `fsync`.
 //!
+//! [`Server::builder`] also makes a standby of a private server, and [`Server::promote`] lets it
+//! take its primary's place, to test a failover.
+//!
 //! [`Jobs`] lists and runs jobs in the test's own task: [`drain`](Jobs::drain) runs what is due,
 //! [`drain_ignoring_delays`](Jobs::drain_ignoring_delays) also what waits for its time, and
 //! [`fire_schedules`](Jobs::fire_schedules) fires stored schedules at a time of the test.
@@ -48,6 +51,7 @@ mod jobs;
 mod leftovers;
 mod private;
 mod server;
+mod standby;
 mod user;
 
 pub use database::TestDatabase;

@@ -20,10 +20,10 @@ use super::user::{User, command};
 
 /// Bounds a start or stop: recovery after a crash of a busy server takes seconds, everything else
 /// less than one.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Interval of checks: neither a process's end nor a server's readiness can be awaited here.
-const POLL: Duration = Duration::from_millis(10);
+pub(super) const POLL: Duration = Duration::from_millis(10);
 
 /// Settings that a test needs and a caller can override. `fsync` off spares the disk and still
 /// keeps committed data when the server crashes; with `synchronous_commit` off it would not.
@@ -41,6 +41,17 @@ const MEMORY: &str = "/dev/shm";
 /// The room that a server in memory needs: far more than the databases of one test have ever taken.
 const ROOM_IN_MEMORY: u64 = 3 << 30;
 
+/// The parts of a new server.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) binaries: PathBuf,
+    pub(super) settings: Vec<(String, String)>,
+    /// `None`: any free one.
+    pub(super) port: Option<u16>,
+    /// The port of the server that it is to be a standby of.
+    pub(super) primary: Option<u16>,
+}
+
 #[derive(Debug)]
 pub(super) struct Private {
     binaries: PathBuf,
@@ -56,15 +67,13 @@ pub(super) struct Private {
 
 impl Private {
     /// Starts a server on a new data directory. Returns it with its version.
-    pub(super) async fn create(
-        binaries: PathBuf,
-        settings: Vec<(String, String)>,
-    ) -> Result<(Self, String), ServerError> {
-        let mut server = blocking(move || Self::prepare(binaries, settings)).await?;
+    pub(super) async fn create(plan: Plan) -> Result<(Self, String), ServerError> {
+        let port = plan.port;
+        let mut server = blocking(move || Self::prepare(plan)).await?;
         // Another process can take the port between the search and the server's own bind.
         let mut tries = 20;
         loop {
-            server.port = free_port()?;
+            server.port = port.map_or_else(free_port, Ok)?;
             match server.start_once().await {
                 Err(error) if port_is_taken(&error) && tries > 0 => tries -= 1,
                 outcome => return outcome.map(|version| (server, version)),
@@ -72,7 +81,8 @@ impl Private {
         }
     }
 
-    fn prepare(binaries: PathBuf, settings: Vec<(String, String)>) -> Result<Self, ServerError> {
+    fn prepare(plan: Plan) -> Result<Self, ServerError> {
+        let Plan { binaries, settings, port: _, primary } = plan;
         let user = User::for_server()?;
         let mut builder = tempfile::Builder::new();
         builder.prefix("seriatim-postgresql-");
@@ -99,23 +109,42 @@ impl Private {
             postmaster: Mutex::new(None),
             cleanup: Some(cleanup),
         };
-        server.initdb()?;
+        match primary {
+            None => server.initdb()?,
+            Some(primary) => server.copy(primary)?,
+        }
         Ok(server)
     }
 
     fn initdb(&self) -> Result<(), ServerError> {
-        let program = self.binaries.join("initdb");
-        let output = command(&program, self.user)
-            .args(["-A", "trust", "-N", "-U", "postgres", "--locale=C", "-E", "UTF8", "-D"])
+        let locale = ["-A", "trust", "-N", "-U", "postgres", "--locale=C", "-E", "UTF8"];
+        self.make_data(&self.binaries.join("initdb"), &locale)
+    }
+
+    /// Makes the data of a standby of the server on a port.
+    fn copy(&self, primary: u16) -> Result<(), ServerError> {
+        let program = self.binaries.join("pg_basebackup");
+        if !program.is_file() {
+            return Err(ServerError::NoStandby { program });
+        }
+        let from = ["-h", "127.0.0.1", "-p", &primary.to_string(), "-U", "postgres"];
+        self.make_data(&program, &[&from[..], &["-R", "-N", "-c", "fast"]].concat())
+    }
+
+    fn make_data(&self, program: &Path, arguments: &[&str]) -> Result<(), ServerError> {
+        let output = command(program, self.user)
+            .args(arguments)
+            .arg("-D")
             .arg(&self.data)
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| self.cannot_run(&program, error))?;
+            .map_err(|error| self.cannot_run(program, error))?;
         if output.status.success() {
             return Ok(());
         }
         let said = [output.stdout, output.stderr].concat();
-        Err(ServerError::Program { program, output: end_of(&String::from_utf8_lossy(&said)) })
+        let output = end_of(&String::from_utf8_lossy(&said));
+        Err(ServerError::Program { program: program.to_owned(), output })
     }
 
     pub(super) fn data_directory(&self) -> &Path {
@@ -124,6 +153,14 @@ impl Private {
 
     pub(super) fn binaries(&self) -> &Path {
         &self.binaries
+    }
+
+    pub(super) fn settings(&self) -> &[(String, String)] {
+        &self.settings
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(super) fn url(&self, database: &str) -> String {

@@ -14,7 +14,8 @@ use super::binaries::{Places, checked};
 use super::blocking::blocking;
 use super::fetch;
 use super::leftovers::{self, Key};
-use super::private::Private;
+use super::private::{Plan, Private};
+use super::standby;
 
 /// The server of [`Server::shared`], or why there is none.
 static SHARED: OnceCell<Result<Server, ServerError>> = OnceCell::const_new();
@@ -70,7 +71,7 @@ impl Server {
 
     /// Returns a builder for a private server with settings.
     pub fn builder() -> ServerBuilder {
-        ServerBuilder { binaries: None, settings: Vec::new() }
+        ServerBuilder { binaries: None, settings: Vec::new(), port: None, primary: None }
     }
 
     async fn given(url: String) -> Result<Self, ServerError> {
@@ -165,6 +166,20 @@ impl Server {
         self.start_again().await
     }
 
+    /// Promotes a private server that was started as a
+    /// [standby](ServerBuilder::standby_of). Returns when it can be written to.
+    ///
+    /// Its primary is not stopped by this: call [`Server::stop`] or [`Server::stop_immediately`] on
+    /// that before, or there are two servers that take writes.
+    ///
+    /// # Errors
+    ///
+    /// If the server is no standby, or is not promoted within 1 min.
+    pub async fn promote(&self) -> Result<(), ServerError> {
+        self.private()?;
+        standby::promote(self.connect().await?).await
+    }
+
     fn private(&self) -> Result<&Private, ServerError> {
         match &self.inner.origin {
             Origin::Given(_) => Err(ServerError::NotPrivate),
@@ -205,6 +220,8 @@ impl Server {
 pub struct ServerBuilder {
     binaries: Option<PathBuf>,
     settings: Vec<(String, String)>,
+    port: Option<u16>,
+    primary: Option<Server>,
 }
 
 impl ServerBuilder {
@@ -222,15 +239,61 @@ impl ServerBuilder {
         self
     }
 
-    /// Starts the server. Returns when it accepts connections.
+    /// Listens at this port. Default: any free one.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Makes the server a standby of this private one, by streaming replication. Default: a primary
+    /// of its own.
+    ///
+    /// Replication is synchronous: from its start on the primary commits nothing without it, so
+    /// what was acknowledged is there after a promotion. Do not drop it before the primary's last
+    /// handle and databases. Programs and settings are the primary's, and then those of this
+    /// builder. It needs `pg_basebackup` among the programs ([`ServerError::NoStandby`]).
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use seriatim::primary::Follow;
+    /// use seriatim::testing::{Server, TestDatabase};
+    /// use sqlx::postgres::PgPoolOptions;
+    ///
+    /// let primary = Server::start().await?;
+    /// let database = TestDatabase::create_on(&primary).await?;
+    /// let standby = Server::builder().standby_of(&primary).start().await?;
+    /// let follow = Follow::url(&database.url())?.host(standby.url_of(database.name()).parse()?);
+    /// let pool = follow.connect(PgPoolOptions::new()).await?;
+    ///
+    /// // The failover. Within some seconds `pool` leads to the promoted server.
+    /// primary.stop_immediately().await?;
+    /// standby.promote().await?;
+    /// # let _ = pool;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn standby_of(mut self, primary: &Server) -> Self {
+        self.primary = Some(primary.clone());
+        self
+    }
+
+    /// Starts the server. Returns when it accepts connections; a standby, when its primary waits
+    /// for it with each commit.
     pub async fn start(self) -> Result<Server, ServerError> {
-        let Self { binaries, settings } = self;
-        let binaries = blocking(move || match binaries {
+        let Self { binaries, settings, port, primary } = self;
+        let of = primary.as_ref().map(Server::private).transpose()?;
+        let given = binaries.or_else(|| of.map(|of| of.binaries().to_owned()));
+        let settings = of.iter().flat_map(|of| of.settings()).cloned().chain(settings).collect();
+        let binaries = blocking(move || match given {
             Some(folder) => checked(&folder),
             None => Places::of_this_machine().find()?.map_or_else(fetch::fetched, Ok),
         })
         .await?;
-        let (private, version) = Box::pin(Private::create(binaries, settings)).await?;
+        let plan = Plan { binaries, settings, port, primary: of.map(Private::port) };
+        let (private, version) = Box::pin(Private::create(plan)).await?;
+        if let Some(primary) = &primary {
+            standby::make_needed(primary.connect().await?).await?;
+        }
         tracing::debug!(version, url = private.url("postgres"), "started a PostgreSQL server");
         Ok(Server::new(Origin::Private(private), version, Key::random()))
     }

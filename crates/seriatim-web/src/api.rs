@@ -91,7 +91,7 @@ async fn explain(State(app): State<Shared>, of: Asked<OfAny>) -> Result<Response
             Ok(Json(Explained { sentence, explanation }).into_response())
         }
         OfAny { queue: Some(queue), group: Some(group), .. } => {
-            let explanation = app.client.explain_group(&app.reads, &queue, &group).await?;
+            let explanation = app.client.explain_group(&app.reads(), &queue, &group).await?;
             let sentence = explanation.to_string();
             Ok(Json(Explained { sentence, explanation }).into_response())
         }

@@ -9,17 +9,14 @@ use axum::http::StatusCode;
 use seriatim::Client;
 use seriatim::admin::QueueOverview;
 use seriatim::shards::ShardId;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::PgPool;
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::config::{Access, Config};
 use crate::error::WebError;
+use crate::own_pool::OwnPool;
 use crate::poll::Poll;
 
-/// Limits each statement, so that no page burdens the database for long.
-pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time for which all viewers of one address get one rendering.
 const RENDERED_FOR: Duration = Duration::from_secs(1);
 /// The longest time for which the queues at a glance are shown again.
@@ -38,8 +35,8 @@ pub(crate) struct Rendered {
 
 pub(crate) struct App {
     pub(crate) client: Client,
-    pub(crate) reads: PgPool,
-    pub(crate) writes: PgPool,
+    reads: OwnPool,
+    writes: OwnPool,
     pub(crate) config: Arc<Config>,
     /// The number of its server, if there are several.
     pub(crate) shard: Option<ShardId>,
@@ -65,8 +62,8 @@ impl Overviews {
 
 impl App {
     pub(crate) fn new(pool: &PgPool, config: Config, shard: Option<ShardId>) -> Self {
-        let reads = own_pool(pool, 4, true);
-        let writes = own_pool(config.write_pool.as_ref().unwrap_or(pool), 2, false);
+        let reads = OwnPool::new(pool, 4, true);
+        let writes = OwnPool::new(config.write_pool.as_ref().unwrap_or(pool), 2, false);
         let client = config.client.clone();
         Self {
             // Data that may not be shown is not even read, so the reads need no right to it.
@@ -79,6 +76,14 @@ impl App {
             rendered: Mutex::default(),
             queues: Mutex::default(),
         }
+    }
+
+    pub(crate) fn reads(&self) -> PgPool {
+        self.reads.get()
+    }
+
+    pub(crate) fn writes(&self) -> PgPool {
+        self.writes.get()
     }
 
     /// Returns the rendering of an address for a role: that of the last second, or a new one that
@@ -140,35 +145,10 @@ impl App {
         last: &mut Option<Overviews>,
     ) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
         let at = Instant::now();
-        let queues = Arc::new(self.client.queues(&self.reads).await?);
+        let queues = Arc::new(self.client.queues(&self.reads()).await?);
         *last = Some(Overviews { at, cost: at.elapsed(), queues: Arc::clone(&queues) });
         Ok(queues)
     }
-}
-
-/// Returns a pool that connects as `pool` does, with a limit for each statement.
-fn own_pool(pool: &PgPool, connections: u32, read_only: bool) -> PgPool {
-    let options: PgConnectOptions = pool.connect_options().as_ref().clone();
-    // Set once connected: a pooler may refuse it as a start-up parameter.
-    let settings = format!(
-        "set statement_timeout = {limit}; set lock_timeout = {limit}; \
-         set default_transaction_isolation = 'read committed'; \
-         set default_transaction_read_only = {read_only}; set application_name = 'seriatim-web'",
-        limit = STATEMENT_TIMEOUT.as_millis(),
-    );
-    let settings: Arc<str> = settings.into();
-    PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(ACQUIRE_TIMEOUT)
-        .idle_timeout(Duration::from_mins(1))
-        .after_connect(move |connection, _| {
-            let settings = Arc::clone(&settings);
-            Box::pin(async move {
-                sqlx::raw_sql(AssertSqlSafe(settings)).execute(connection).await?;
-                Ok(())
-            })
-        })
-        .connect_lazy_with(options)
 }
 
 /// Says that the process answers.
@@ -178,7 +158,7 @@ pub(crate) async fn healthz() -> &'static str {
 
 /// Says whether the database answers.
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
-    match sqlx::query("select 1").execute(&app.reads).await {
+    match sqlx::query("select 1").execute(&app.reads()).await {
         Ok(_) => (StatusCode::OK, "ok\n"),
         Err(error) => {
             tracing::warn!(%error, "the page cannot reach the database");

@@ -31,6 +31,7 @@ mod error;
 mod headers;
 mod live;
 mod metrics;
+mod own_pool;
 mod pages;
 mod poll;
 mod servers;
@@ -53,7 +54,9 @@ use crate::app::App;
 /// Returns the page and its API as a router.
 ///
 /// It opens connections of its own with the options of `pool`, at most 4 to read and 2 to write,
-/// each statement of which ends after 2 s. Mount it by `nest_service`, under any path.
+/// each statement of which ends after 2 s. They follow where the pool is led.
+///
+/// Mount it by `nest_service`, under any path.
 ///
 /// # Panics
 /// Outside of a Tokio runtime.

@@ -17,17 +17,17 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Shows what was collected last, and has it collected anew if that is old: a scrape waits for a
 /// collection only if there was none.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResponse, ApiError> {
-    let mut metrics = app.client.metrics(&app.reads).await?;
+    let mut metrics = app.client.metrics(&app.reads()).await?;
     if !app.config.read_only {
         match metrics.age_s {
             None => {
-                app.client.collect_metrics(&app.writes, EVERY).await?;
-                metrics = app.client.metrics(&app.reads).await?;
+                app.client.collect_metrics(&app.writes(), EVERY).await?;
+                metrics = app.client.metrics(&app.reads()).await?;
             }
             Some(age) if age >= EVERY.as_secs_f64() => {
                 let app = Arc::clone(&app);
                 tokio::spawn(async move {
-                    if let Err(error) = app.client.collect_metrics(&app.writes, EVERY).await {
+                    if let Err(error) = app.client.collect_metrics(&app.writes(), EVERY).await {
                         tracing::warn!(%error, "the metrics could not be collected");
                     }
                 });

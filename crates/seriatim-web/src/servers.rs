@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use serde::Serialize;
-use seriatim::admin::QueueOverview;
+use seriatim::admin::{QueueOverview, TookOver};
 use seriatim::explain::BoundedCount;
 use seriatim::shards::{ShardId, Shards};
 
@@ -61,7 +61,8 @@ pub fn router_over(shards: &Shards, mut config: Config) -> Router {
 
 /// Says whether the database of a server answers.
 async fn readyz(State(servers): State<Servers>) -> (StatusCode, &'static str) {
-    let asked = servers.iter().map(|(_, app)| sqlx::query("select 1").execute(&app.reads));
+    let ask = async |app: &App| sqlx::query("select 1").execute(&app.reads()).await;
+    let asked = servers.iter().map(|(_, app)| ask(app));
     if join_all(asked).await.iter().any(Result::is_ok) {
         return (StatusCode::OK, "ok\n");
     }
@@ -75,15 +76,21 @@ struct Server {
     /// Why it gives no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// When it took another server's place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_over: Option<TookOver>,
     queues: Vec<QueueOverview>,
 }
 
 async fn ask(servers: &Servers) -> Vec<Server> {
     let asked = servers.iter().map(|(shard, app)| async move {
-        match data::queues(app).await {
-            Ok(queues) => Server { shard: *shard, error: None, queues: queues.to_vec() },
-            Err(error) => {
-                Server { shard: *shard, error: Some(error.to_string()), queues: Vec::new() }
+        match join(data::queues(app), data::took_over(app)).await {
+            (Ok(queues), Ok(took_over)) => {
+                Server { shard: *shard, error: None, took_over, queues: queues.to_vec() }
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let error = Some(error.to_string());
+                Server { shard: *shard, error, took_over: None, queues: Vec::new() }
             }
         }
     });
@@ -101,12 +108,16 @@ struct ServersPage<'a> {
     user: &'a str,
     role: &'a str,
     find: String,
+    /// The seconds until it is read anew.
+    refresh: u32,
     servers: Vec<ServerRow>,
 }
 
 struct ServerRow {
     shard: ShardId,
     error: Option<String>,
+    /// When it took another server's place, and its timeline.
+    took_over: Option<(When, Option<i64>)>,
     queues: usize,
     /// Counts of groups and jobs that are not zero: their word, and where they are.
     groups: Vec<(&'static str, String)>,
@@ -157,6 +168,7 @@ impl ServerRow {
             oldest: queues.iter().filter_map(|queue| queue.oldest_due).min().map(When::new),
             queues: queues.len(),
             error: server.error,
+            took_over: server.took_over.map(|took| (When::new(took.at), took.timeline)),
             found: None,
         }
     }
@@ -168,6 +180,7 @@ fn page(identity: &Identity, find: &str, servers: Vec<ServerRow>) -> Result<Resp
         user: &identity.name,
         role: identity.access.as_str(),
         find: field(find),
+        refresh: if servers.iter().any(|server| server.error.is_some()) { 3 } else { 15 },
         servers,
     };
     Ok(Html(page.render().map_err(WebError::from)?).into_response())

@@ -12,7 +12,7 @@ use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
 use crate::job::overview::{
     GroupCounts, GroupFilter, GroupOverview, GroupPage, GroupSort, GroupState, JobCounts,
-    QueueOverview,
+    QueueOverview, TookOver,
 };
 use crate::job::queue_options::AfterHalt;
 use crate::job::rate::Rate;
@@ -23,6 +23,10 @@ use crate::store::store::Store;
 
 statements! {
     QUEUES = queues;
+    // The first server of a schema has held it since ever.
+    TOOK_OVER = |names| names.sql("select min(s.since) as at, nullif(t.timeline, 0) as timeline from {server} s
+        join {this_server}() t on s.system_identifier = t.system_identifier and s.timeline = t.timeline
+        group by t.timeline having min(s.since) > '-infinity'");
     BY_NAME = |names| details(names, BY_NAME_SQL);
     RUNNING = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
         order by g.claimed_by limit $2");
@@ -161,6 +165,17 @@ impl Store {
         let limit = i64::try_from(BoundedCount::LIMIT).unwrap_or(i64::MAX);
         let rows = self.query(&QUEUES).bind(limit).fetch_all(executor).await?;
         rows.iter().map(queue).collect()
+    }
+
+    pub(crate) async fn took_over(
+        &self,
+        executor: impl PgExecutor<'_>,
+    ) -> Result<Option<TookOver>, sqlx::Error> {
+        let row = self.query(&TOOK_OVER).fetch_optional(executor).await?;
+        let took_over = |row: PgRow| {
+            Ok(TookOver { at: row.try_get("at")?, timeline: row.try_get("timeline")? })
+        };
+        row.map(took_over).transpose()
     }
 
     pub(crate) async fn groups(

@@ -5,11 +5,21 @@ mod work;
 
 use std::time::Instant;
 
+use seriatim::testing::Server;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tokio::process::Command;
 
-use crate::support::standby::{End, Pair, Standby, free_port};
-use crate::support::{by_hand, eventually, size, witness};
+use crate::support::standby::{Pair, free_port};
+use crate::support::{by_hand, size, witness};
 use work::Work;
+
+/// Sends a server SIGKILL.
+async fn kill(server: &Server) {
+    let pid = server.data_directory().unwrap().join("postmaster.pid");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let sent = Command::new("kill").args(["-KILL", pid.lines().next().unwrap()]).status();
+    assert!(sent.await.unwrap().success());
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_failover_after_the_other_breaks_no_promise() {
@@ -20,11 +30,11 @@ async fn one_failover_after_the_other_breaks_no_promise() {
     witness::prepare(pair.old()).await;
     let at = |port: u16| url.parse::<PgConnectOptions>().unwrap().port(port);
     let mut free = free_port();
-    let hosts = [url.parse().unwrap(), at(pair.standby.port()), at(free)];
+    let hosts = [url.parse().unwrap(), pair.standby_url().parse().unwrap(), at(free)];
     let work = Work::begin(&hosts).await;
 
     let Pair { server, database, mut standby } = pair;
-    let mut primary: Option<Standby> = None;
+    let mut primary: Option<Server> = None;
     let mut pool = database.pool().clone();
     let mut resumed = Vec::new();
     for n in 0..failovers {
@@ -32,19 +42,22 @@ async fn one_failover_after_the_other_breaks_no_promise() {
         match (primary.take(), n % 2) {
             (None, _) => server.stop().await.unwrap(),
             (Some(primary), way) => {
-                let end = if way == 0 { End::Stopped } else { End::Killed };
-                free = primary.ends(end).await;
+                if way != 0 {
+                    kill(&primary).await;
+                }
+                // It returns when the server is gone.
+                primary.stop().await.unwrap();
+                free = primary.url().parse::<PgConnectOptions>().unwrap().get_port();
             }
         }
-        standby.is_promoted(&url).await;
-        let own = PgPoolOptions::new().max_connections(3).connect(&standby.url(&url)).await;
-        pool = own.unwrap();
-        eventually(&pool, "select not pg_is_in_recovery()", true).await;
+        standby.promote().await.unwrap();
+        let own = PgPoolOptions::new().max_connections(3);
+        pool = own.connect(&standby.url_of(database.name())).await.unwrap();
         by_hand(&pool, format!("create table public.failover_{n} ()")).await;
         let first_write = Instant::now();
         Work::goes_on(&pool, 1).await;
         resumed.push(first_write.elapsed());
-        let next = standby.next(&pool, free).await;
+        let next = Server::builder().standby_of(&standby).port(free).start().await.unwrap();
         primary = Some(std::mem::replace(&mut standby, next));
     }
     let jobs = work.ends_well(&pool).await;

@@ -19,8 +19,7 @@ const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10)
 
 /// The standby stands first: the order of hosts means nothing.
 fn hosts(pair: &Pair) -> Follow {
-    let old = pair.database.url();
-    let standby = pair.standby.url(&old);
+    let (old, standby) = (pair.database.url(), pair.standby_url());
     let follow = Follow::new(standby.parse().unwrap()).host(old.parse().unwrap());
     follow.each_host(|host| host.application_name("followed"))
 }
@@ -72,6 +71,8 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
         // In use by the application over the failover.
         let kept = pool.acquire().await.unwrap();
 
+        let client = Client::default();
+        assert_eq!(client.took_over(pair.old()).await.unwrap(), None);
         let new = pair.switch_over().await;
         let enqueued = enqueue(&new, "q", "fresh", 0).await;
         let first_write = Instant::now();
@@ -79,6 +80,8 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
         let resumed = first_write.elapsed();
         println!("{hold:?}: work resumed {resumed:.2?} after the new primary's first write");
         assert!(resumed <= Duration::from_secs(3), "{resumed:?}");
+        let took_over = client.took_over(&new).await.unwrap().unwrap();
+        assert_eq!(took_over.timeline, Some(2));
         // The application's own statements too.
         drop(kept);
         for _ in 0..8 {
@@ -118,10 +121,9 @@ async fn a_primary_that_was_left_behind_is_left() {
         eventually(pair.old(), caught_up, 1_i64).await;
         let kept = pool.acquire().await.unwrap();
 
-        pair.standby.is_promoted(&pair.database.url()).await;
+        pair.standby.promote().await.unwrap();
         let promoted = Instant::now();
-        let new = PgPool::connect(&pair.standby.url(&pair.database.url())).await.unwrap();
-        eventually(&new, "select not pg_is_in_recovery()", true).await;
+        let new = PgPool::connect(&pair.standby_url()).await.unwrap();
         let attempts = if hold == Hold::Transaction {
             log.wait("its handler is dropped, and runs on the new one", |said| said.len() == 2)
                 .await;
@@ -152,7 +154,7 @@ async fn a_primary_that_was_left_behind_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn standbys_alone_are_refused_with_each_hosts_reason() {
     let Some(pair) = Pair::new().await else { return };
-    let standby = pair.standby.url(&pair.database.url()).parse().unwrap();
+    let standby = pair.standby_url().parse().unwrap();
     let nobody = "postgres://postgres@127.0.0.1:1/postgres".parse().unwrap();
     let options = PgPoolOptions::new().acquire_timeout(Duration::from_millis(500));
     let refused = Follow::new(standby).host(nobody).connect(options).await.unwrap_err();

@@ -152,7 +152,7 @@ async fn planned_switchover(hold: Hold) {
     if leased {
         // How long the way to the server is shut is what is tested.
         tokio::time::sleep(Duration::from_secs(4).saturating_sub(first_write.elapsed())).await;
-        back.network.leads_to(&pair.standby.url(&pair.database.url()));
+        back.network.leads_to(&pair.standby_url());
         back.network.is(Weather::Fair);
         let kept =
             "select count(*) from seriatim.queue_group where queue = 'back' and suspect is null";

@@ -138,7 +138,7 @@ async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
     let Some(pair) = Pair::new().await else { return };
     let servers = [Server::start().await.unwrap(), Server::start().await.unwrap()];
     let follow = Follow::url(&pair.database.url()).unwrap();
-    let follow = follow.host(pair.standby.url(&pair.database.url()).parse().unwrap());
+    let follow = follow.host(pair.standby_url().parse().unwrap());
     let options = PgPoolOptions::new().max_connections(20).acquire_timeout(Duration::from_secs(5));
     let first = follow.connect(options).await.unwrap();
     let databases = [

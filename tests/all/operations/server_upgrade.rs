@@ -10,11 +10,11 @@ use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Client, Hold, NewJob, Processor};
 use sqlx::PgPool;
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use super::carried_over::CarriedOver;
-use crate::support::standby::{free_port, serve};
+use crate::support::standby::free_port;
 use crate::support::{by_hand, eventually, started, value};
 
 /// A newer PostgreSQL, as `.ci/run` installs it.
@@ -140,6 +140,27 @@ async fn a_server_that_pg_upgrade_has_made_goes_on() {
     }
     new.close().await;
     drop(process);
+}
+
+/// Starts a server on the data of a cluster, as its owner. It ends when dropped.
+fn serve(programs: &Path, data: &Path, port: u16) -> Child {
+    let owner = std::fs::metadata(data).unwrap();
+    let mut command = Command::new(programs.join("postgres"));
+    // As the server was started. Only root changes the user.
+    if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    command
+        .arg("-D")
+        .arg(data)
+        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "unix_socket_directories="])
+        .args(["-c", "fsync=off", "-c", "max_connections=60", "-c", "max_prepared_transactions=20"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
 }
 
 /// Connects to a server that is just starting.

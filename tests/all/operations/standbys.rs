@@ -14,7 +14,7 @@ use crate::support::{Gate, enqueue, eventually, handler_with, queue, started, va
 async fn a_standby_answers_observers_and_guesses_nothing() {
     let Some(pair) = Pair::new().await else { return };
     let (primary, client) = (pair.old().clone(), Client::default());
-    let standby = PgPool::connect(&pair.standby.url(&pair.database.url())).await.unwrap();
+    let standby = PgPool::connect(&pair.standby_url()).await.unwrap();
     let gate = Gate::default();
     let run = handler_with(gate.clone(), async |gate, job, _| {
         job.tx().await?;

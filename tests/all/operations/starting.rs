@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::Instant;
 
 use crate::support::logged::Logged;
-use crate::support::standby::Standby;
+use crate::support::standby::standby_of;
 use crate::support::{
     Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
     held_up, operator, processor, queue, started,
@@ -88,13 +88,10 @@ async fn a_start_names_the_rights_that_the_role_lacks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_on_a_standby_is_refused() {
-    let server = Server::builder().setting("max_connections", "60").start().await.unwrap();
+    let server = Server::start().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();
-    let standby = match Standby::of(&server, database.pool()).await {
-        Ok(standby) => standby,
-        Err(why) => return println!("skipped: {why}"),
-    };
-    let pool = PgPoolOptions::new().connect_lazy(&standby.url(&database.url())).unwrap();
+    let Some(standby) = standby_of(&server).await else { return };
+    let pool = PgPoolOptions::new().connect_lazy(&standby.url_of(database.name())).unwrap();
     let error = refused(Processor::builder(pool)).await;
     assert!(matches!(error, StartError::ReadOnly), "{error:?}");
 }

@@ -5,6 +5,7 @@ mod batch;
 mod check_history;
 mod configure;
 mod dead_letters;
+mod demo;
 mod enqueue;
 mod groups;
 mod jobs;
@@ -24,7 +25,6 @@ mod subject;
 mod tail;
 mod value;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -40,6 +40,7 @@ pub(crate) use crate::args::batch::{Batch, OpenBatch};
 pub(crate) use crate::args::check_history::CheckHistory;
 pub(crate) use crate::args::configure::Configure;
 pub(crate) use crate::args::dead_letters::DeadLetters;
+pub(crate) use crate::args::demo::Demo;
 pub(crate) use crate::args::enqueue::Enqueue;
 pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
 pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
@@ -305,11 +306,7 @@ pub(crate) enum Command {
     /// Its page asks for no password on a loopback address; otherwise, or with the environment
     /// variable `SERIATIM_SECRET`, for the user `operator` and that password. Without the variable
     /// one is made and printed.
-    Demo {
-        /// The address of the page. Default: any free port of this machine.
-        #[arg(long, default_value = "127.0.0.1:0", hide_default_value = true)]
-        listen: SocketAddr,
-    },
+    Demo(Demo),
     /// Ask an address for its health, as a container's health check does. Needs no database.
     ///
     /// Exit code 0: the answer is a success. 1: it is another one, or there is none in time.
@@ -351,7 +348,7 @@ impl Command {
             | Self::DeadLetters(_)
             | Self::Explain { .. }
             | Self::CheckHistory(_)
-            | Self::Demo { .. }
+            | Self::Demo(_)
             | Self::Probe { .. }
             | Self::Completions { .. } => false,
             Self::Pause(_)
@@ -376,7 +373,7 @@ impl Command {
     pub(crate) fn needs_no_server(&self) -> bool {
         match self {
             Self::CheckHistory(_)
-            | Self::Demo { .. }
+            | Self::Demo(_)
             | Self::Probe { .. }
             | Self::Completions { .. } => true,
             Self::Serve(Serve { what: Some(Served::Sqs(served)), .. }) => served.embedded,

@@ -61,8 +61,9 @@ pub(crate) async fn run(
             "--read-only refuses a command that changes something",
         )));
     }
-    if let Command::Demo { listen } = command {
-        return demo::run(listen, global.json).await;
+    if let Command::Demo(demo) = command {
+        // Boxed: all of maintenance is in this future.
+        return Box::pin(demo::run(&demo, global.json)).await;
     }
     if let Command::Serve(Serve { what: Some(Served::Sqs(served)), .. }) = command {
         // Boxed: all of maintenance is in this future.
@@ -119,7 +120,7 @@ pub(crate) async fn run(
             receive::extend(&session, &receipt, visibility).await
         }
         Command::CheckHistory(_)
-        | Command::Demo { .. }
+        | Command::Demo(_)
         | Command::Probe { .. }
         | Command::Completions { .. } => Ok(()),
     }

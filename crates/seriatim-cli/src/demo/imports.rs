@@ -5,6 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use seriatim::admin::QueueSettings;
+use seriatim::shards::Shards;
 use seriatim::{ActiveJob, Client, JobError, JobHandler, NewBatch, NewJob, async_trait};
 use sqlx::PgPool;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -46,7 +47,7 @@ impl JobHandler for Import {
 
 /// Counts the pages of all documents of a batch.
 pub(super) struct Summary {
-    pub(super) pool: PgPool,
+    pub(super) shards: Shards,
 }
 
 #[async_trait]
@@ -57,7 +58,9 @@ impl JobHandler for Summary {
 
     async fn handle(&self, job: &mut ActiveJob, (): ()) -> Result<u32, JobError> {
         let batch = job.ended_batch().ok_or_else(|| JobError::fail("enqueued by hand"))?;
-        let documents = Client::default().batch_jobs(&self.pool, batch, None).await;
+        let of_job = self.shards.of_job(job.id());
+        let (_, pool) = of_job.ok_or_else(|| JobError::fail("a job of no server"))?;
+        let documents = Client::default().batch_jobs(pool, batch, None).await;
         let documents = documents.map_err(JobError::retry)?;
         let mut pages = 0;
         for document in &documents {
@@ -74,14 +77,15 @@ pub(super) async fn configure(pool: &PgPool) -> Result<(), Failure> {
     set.map_err(Failure::could_not("limit the imports of a tenant"))
 }
 
-/// Lets each tenant import a document into each of its accounts, now and then again.
-pub(super) async fn keep_importing(pool: PgPool) {
+/// Lets each tenant import a document into each of its accounts, now and then again. A batch is on
+/// one server, and so are all accounts of a tenant.
+pub(super) async fn keep_importing(shards: Shards) {
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         for (tenant, accounts) in TENANTS {
-            if let Err(error) = import(&pool, tenant, accounts).await {
+            if let Err(error) = import(shards.of_group(tenant).1, tenant, accounts).await {
                 eprintln!("the documents of {tenant} were not enqueued: {error}");
             }
         }

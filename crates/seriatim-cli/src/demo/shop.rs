@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use serde::{Deserialize, Serialize};
+use seriatim::shards::Shards;
 use seriatim::{
     ActiveJob, Client, JobError, JobHandler, NewJob, OutOfAttempts, Processor, QueueOptions,
     RetryPolicy, Running, Schedule, async_trait,
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::demo::imports::{self, Import, Summary};
+use crate::demo::witness::Witness;
 use crate::failure::Failure;
 
 /// How many customers order.
@@ -31,8 +33,14 @@ const HANGING: u32 = 17;
 const LOCKED: u32 = 11;
 /// The customer whose server answers 429 to the first call of each webhook.
 const LIMITED: u32 = 9;
+/// The customer whose first order is for later.
+const DELAYED: u32 = CUSTOMERS;
+/// Customers who order only at the opening.
+const SPECIAL: [u32; 4] = [POISONED, SLOW, HANGING, LOCKED];
 /// How long that server takes no requests.
 const RETRY_AFTER: Duration = Duration::from_secs(20);
+/// The group of all reports.
+pub(super) const REPORTS: &str = "the shop";
 /// The steps of a report.
 const STEPS: u8 = 20;
 /// Between two orders of the shop.
@@ -122,61 +130,89 @@ impl JobHandler for Report {
 /// The running shop.
 pub(super) struct Shop {
     running: Running,
-    customers: JoinHandle<()>,
+    /// A task for each server: one that is away stops its own customers, and no others.
+    customers: Vec<JoinHandle<()>>,
     tenants: JoinHandle<()>,
     /// The session with the transaction that was left open.
     _left_open: PgConnection,
 }
 
-/// Opens the shop: its table, its workers and its customers.
-pub(super) async fn open(pool: &PgPool) -> Result<Shop, Failure> {
+/// Opens the shop on each server: its table, its workers and its customers. A customer's jobs are
+/// on one server. The witness sees what happens.
+pub(super) async fn open(shards: &Shards, witness: Option<&Witness>) -> Result<Shop, Failure> {
     let table = "create table shop_order (
         id bigint generated always as identity primary key,
         customer bigint not null, cents bigint not null)";
-    sqlx::raw_sql(table).execute(pool).await?;
+    for (_, pool) in shards.iter() {
+        sqlx::raw_sql(table).execute(pool).await?;
+        imports::configure(pool).await?;
+    }
     let client = Client::default();
+    let of = |customer| shards.of_group(&group(customer)).1;
     let ann = client.operator("ann", "their server moves, until Monday");
-    ann.pause_group(pool, "webhooks", &group(PAUSED)).await?;
-    client.enqueue(pool, order(POISONED, -500).name("refund").max_attempts(2)).await?;
-    client.enqueue_many(pool, (0..3).map(|n| order(POISONED, 900 + n))).await?;
-    client.enqueue_many(pool, (0..6).map(|n| order(SLOW, 4_000 + n))).await?;
-    client.enqueue_many(pool, [0, 1_200, 800].map(|cents| order(HANGING, cents))).await?;
-    let locked = client.enqueue(pool, order(LOCKED, 700)).await?.id();
-    let left_open = leave_open(pool, locked).await?;
-    client.enqueue(pool, order(CUSTOMERS, 2_500).delay(Duration::from_hours(1))).await?;
+    ann.pause_group(of(PAUSED), "webhooks", &group(PAUSED)).await?;
+    client.enqueue(of(POISONED), order(POISONED, -500).name("refund").max_attempts(2)).await?;
+    client.enqueue_many(of(POISONED), (0..3).map(|n| order(POISONED, 900 + n))).await?;
+    client.enqueue_many(of(SLOW), (0..6).map(|n| order(SLOW, 4_000 + n))).await?;
+    let hanging = [0, 1_200, 800].map(|cents| order(HANGING, cents));
+    client.enqueue_many(of(HANGING), hanging).await?;
+    let locked = client.enqueue(of(LOCKED), order(LOCKED, 700)).await?.id();
+    let left_open = leave_open(of(LOCKED), locked).await?;
+    client.enqueue(of(DELAYED), order(DELAYED, 2_500).delay(Duration::from_hours(1))).await?;
     // Nobody serves it: the name is mistyped.
-    client.enqueue(pool, NewJob::new("weebhooks", &CUSTOMERS).group(group(CUSTOMERS))).await?;
+    let mistyped = NewJob::new("weebhooks", &DELAYED).group(group(DELAYED));
+    client.enqueue(of(DELAYED), mistyped).await?;
     let retry = |attempts| RetryPolicy::new(attempts).base(Duration::from_secs(1));
     let orders = QueueOptions::new("orders")
         .concurrency(6)
         .retry(retry(4))
         .out_of_attempts(OutOfAttempts::Halt);
     let webhooks = QueueOptions::new("webhooks").concurrency(4).retry(retry(5));
-    let nightly = Schedule::cron("close the day", "0 3 * * *", "Europe/Berlin")
-        .job(NewJob::new("reports", &()).group("the shop").name("report"));
-    client.enqueue(pool, NewJob::new("reports", &()).group("the shop").name("report")).await?;
-    imports::configure(pool).await?;
-    let running = Processor::builder(pool.clone())
+    let report = || NewJob::new("reports", &()).group(REPORTS).name("report");
+    let nightly = Schedule::cron("close the day", "0 3 * * *", "Europe/Berlin").job(report());
+    let (_, of_reports) = shards.of_group(REPORTS);
+    client.enqueue(of_reports, report()).await?;
+    let mut servers = shards.iter();
+    let builder = if let (Some((_, only)), None) = (servers.next(), servers.next()) {
+        Processor::builder(only.clone()).schedule(nightly)
+    } else {
+        // A processor of several servers takes none: each would fire it.
+        let mut conn = of_reports.acquire().await?;
+        client.operator("ann", "the books").set_schedule(&mut conn, nightly).await?;
+        Processor::over(shards)
+    };
+    let builder = match witness {
+        Some(witness) => builder.layer(witness.clone()),
+        None => builder,
+    };
+    let summary = Summary { shards: shards.clone() };
+    let running = builder
         .queue(orders, Book)
         .queue(webhooks, Call)
         .queue(QueueOptions::new("reports").concurrency(1), Report)
         .queue(QueueOptions::new(imports::QUEUE).concurrency(6), Import)
-        .queue(QueueOptions::new(imports::SUMMARIES).concurrency(1), Summary { pool: pool.clone() })
-        .schedule(nightly)
+        .queue(QueueOptions::new(imports::SUMMARIES).concurrency(1), summary)
         .build()
         .map_err(Failure::could_not("build the workers"))?
         .start()
         .await
         .map_err(Failure::could_not("start the workers"))?;
-    let customers = tokio::spawn(keep_ordering(pool.clone()));
-    let tenants = tokio::spawn(imports::keep_importing(pool.clone()));
+    let customers = shards.iter().map(|(shard, pool)| {
+        let own = |customer: &u32| shards.of_group(&group(*customer)).0 == shard;
+        let ordering = (1..=CUSTOMERS).filter(|customer| !SPECIAL.contains(customer)).filter(own);
+        tokio::spawn(keep_ordering(pool.clone(), ordering.collect(), witness.cloned()))
+    });
+    let customers = customers.collect();
+    let tenants = tokio::spawn(imports::keep_importing(shards.clone()));
     Ok(Shop { running, customers, tenants, _left_open: left_open })
 }
 
 impl Shop {
     /// Closes the shop. Handlers that still run are dropped after `within`.
     pub(super) async fn close(self, within: Duration) {
-        self.customers.abort();
+        for customers in self.customers {
+            customers.abort();
+        }
         self.tenants.abort();
         self.running.shutdown(within).await;
     }
@@ -194,18 +230,22 @@ async fn leave_open(pool: &PgPool, job: i64) -> Result<PgConnection, Failure> {
     Ok(session)
 }
 
-/// Lets all customers but the special ones order, one after another.
-async fn keep_ordering(pool: PgPool) {
+/// Lets customers order, one after another.
+async fn keep_ordering(pool: PgPool, customers: Vec<u32>, witness: Option<Witness>) {
     let client = Client::default();
     let mut tick = interval(ORDER_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let special = [POISONED, SLOW, HANGING, LOCKED];
-    let customers = (1..=CUSTOMERS).filter(|customer| !special.contains(customer));
-    for customer in customers.cycle() {
+    for customer in customers.into_iter().cycle() {
         tick.tick().await;
-        let cents = i64::from(fastrand::u32(100..10_000));
-        if let Err(error) = client.enqueue(&pool, order(customer, cents)).await {
-            eprintln!("an order was not enqueued: {error}");
+        let (cents, begin) = (i64::from(fastrand::u32(100..10_000)), Utc::now());
+        match client.enqueue(&pool, order(customer, cents)).await {
+            Ok(enqueued) => {
+                if let Some(witness) = &witness {
+                    let of = ("orders", group(customer));
+                    witness.enqueued(enqueued.id(), of, begin, customer != DELAYED);
+                }
+            }
+            Err(error) => eprintln!("an order was not enqueued: {error}"),
         }
     }
 }

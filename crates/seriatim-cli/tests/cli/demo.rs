@@ -1,7 +1,14 @@
 //! `seriatim demo`.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use seriatim::primary::Follow;
+use seriatim::testing::Server;
+use sqlx::{ConnectOptions, PgConnection};
 use tokio::process::Command;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::support::{DONE, ERROR, NOTHING, PATIENCE, Served, get, ran};
 
@@ -110,4 +117,100 @@ async fn the_page_of_the_demo_listens_where_it_is_told_to_behind_a_password() {
     let seen = get(page, "Authorization: Basic b3BlcmF0b3I6c2VzYW1l\r\n").await;
     assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
     demo.interrupt().await;
+}
+
+/// A server of the demo: its folder, and its process.
+struct Found {
+    folder: PathBuf,
+    process: PathBuf,
+}
+
+impl Found {
+    /// All servers of these hosts.
+    async fn all(url: &str) -> Vec<Self> {
+        let mut found = Vec::new();
+        for host in Follow::url(url).unwrap().hosts() {
+            let mut conn: PgConnection = host.connect().await.unwrap();
+            let data = sqlx::query_scalar::<_, String>("show data_directory");
+            let data = PathBuf::from(data.fetch_one(&mut conn).await.unwrap());
+            let pid = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
+            let process = PathBuf::from("/proc").join(pid.lines().next().unwrap());
+            found.push(Self { folder: data.parent().unwrap().to_owned(), process });
+        }
+        found
+    }
+
+    async fn goes(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.folder.exists() || self.process.exists() {
+            assert!(Instant::now() < deadline, "{} is left behind", self.folder.display());
+            // It is removed by no child of this process.
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failover_of_the_demo_is_seen_on_the_page_and_breaks_no_promise() {
+    let programs = Server::shared().await.unwrap();
+    if programs.binaries().is_some_and(|folder| !folder.join("pg_basebackup").is_file()) {
+        println!("skipped: the server's programs have no `pg_basebackup`");
+        return;
+    }
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    let demo = demo.args(["demo", "--json", "--servers", "3", "--failover=2"]);
+    let mut demo = Served::start(demo).await;
+    let servers = demo.text("servers").to_owned();
+    let mut found = Vec::new();
+    for server in servers.split(' ') {
+        found.extend(Found::all(server.split_once('=').unwrap().1).await);
+    }
+    assert_eq!(found.len(), 4, "{servers}");
+    let page = demo.text("page").to_owned();
+    let front = get(&page, "").await;
+    for shard in ["shard/0/", "shard/1/", "shard/2/"] {
+        assert!(front.contains(shard), "{front}");
+    }
+    assert!(!front.contains("another primary"), "{front}");
+    // Waits until the page says this of the servers.
+    let shows = async |what: fn(&Value) -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = get(&format!("{page}api/v1/servers"), "").await;
+            let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+            if what(&serde_json::from_str(body).unwrap()) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{answer}");
+        }
+    };
+
+    let event = demo.next().await;
+    assert_eq!((event["event"].as_str(), &event["shard"]), (Some("primary_killed"), &1.into()));
+    shows(|servers| servers[1]["error"].is_string()).await;
+    shows(|servers| servers[0].get("error").is_none() && servers[2].get("error").is_none()).await;
+    assert!(!found[1].process.exists(), "its primary still runs");
+    let event = demo.next().await;
+    assert_eq!(event["event"], "standby_promoted", "{event}");
+    let event = demo.next().await;
+    assert_eq!(event["event"], "works_again", "{event}");
+    assert!(event["after_s"].as_f64() > event["after_promotion_s"].as_f64(), "{event}");
+    assert!(event["jobs_of_others"].as_u64() > Some(0), "{event}");
+    shows(|servers| servers[1]["took_over"]["timeline"] == 2).await;
+    let front = get(&page, "").await;
+    assert!(front.contains("another primary took over <time"), "{front}");
+    assert!(front.contains("(timeline 2)") && !front.contains("no answer"), "{front}");
+
+    let judged = demo.next().await;
+    assert_eq!((&judged["event"], &judged["kept"]), (&"judged".into(), &true.into()), "{judged}");
+    assert!(judged["jobs"].as_u64() > Some(20) && judged["runs"].as_u64() > Some(20), "{judged}");
+    // The URL with two hosts leads commands to the promoted one.
+    let mut queues = Command::new(env!("CARGO_BIN_EXE_seriatim"));
+    queues.arg("queues").env("SERIATIM_SERVERS", &servers).env_remove("DATABASE_URL");
+    let queues = ran(queues.output().await.unwrap());
+    assert_eq!(queues.code, DONE, "{}", queues.err);
+    demo.interrupt().await;
+    for server in &found {
+        server.goes().await;
+    }
 }

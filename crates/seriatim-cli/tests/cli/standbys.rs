@@ -8,16 +8,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use seriatim::NewJob;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::PgPool;
 use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::support::{DONE, PATIENCE, Served, get, ran};
 use standby::Pair;
-
-async fn by_hand(pool: &PgPool, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap();
-}
 
 async fn eventually<T>(pool: &PgPool, query: &'static str, expected: T)
 where
@@ -37,8 +33,8 @@ where
 
 fn seriatim(pair: &Pair) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    let url = pair.database.url();
-    command.env("SERIATIM_READ_FROM", pair.standby.url(&url)).env("DATABASE_URL", url);
+    command.env("SERIATIM_READ_FROM", pair.standby_url());
+    command.env("DATABASE_URL", pair.database.url());
     command.stdin(Stdio::null());
     command
 }
@@ -48,7 +44,7 @@ async fn commands_and_the_page_read_on_a_standby_and_say_how_old_it_is() {
     let Some(pair) = Pair::new().await else { return };
     let job = NewJob::new("q", &1).group("g");
     let id = seriatim::enqueue(pair.old(), job).await.unwrap().id().to_string();
-    let standby = PgPool::connect(&pair.standby.url(&pair.database.url())).await.unwrap();
+    let standby = PgPool::connect(&pair.standby_url()).await.unwrap();
     eventually(&standby, "select count(*) from seriatim.job", 1_i64).await;
     let ends =
         async |arguments: &[&str]| ran(seriatim(&pair).args(arguments).output().await.unwrap());

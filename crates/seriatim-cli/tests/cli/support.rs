@@ -99,7 +99,7 @@ pub(crate) struct Served {
     /// The first line that it printed, as JSON.
     pub(crate) told: Value,
     /// Open, or what it prints later would fail.
-    _rest: Lines<BufReader<ChildStdout>>,
+    rest: Lines<BufReader<ChildStdout>>,
 }
 
 impl Served {
@@ -109,7 +109,13 @@ impl Served {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-        Self { child, told: serde_json::from_str(&line).unwrap(), _rest: lines }
+        Self { child, told: serde_json::from_str(&line).unwrap(), rest: lines }
+    }
+
+    /// Its next line, as JSON.
+    pub(crate) async fn next(&mut self) -> Value {
+        let line = timeout(PATIENCE, self.rest.next_line()).await.unwrap().unwrap().unwrap();
+        serde_json::from_str(&line).unwrap()
     }
 
     /// The text of a field that it told.

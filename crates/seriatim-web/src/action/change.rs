@@ -42,7 +42,7 @@ impl<'a> Change<'a> {
     }
 
     pub(crate) async fn begin(&self) -> Result<Transaction<'static, Postgres>, WebError> {
-        Ok(self.app.writes.begin().await?)
+        Ok(self.app.writes().begin().await?)
     }
 
     /// Commits; a dry run is rolled back.

@@ -41,7 +41,7 @@ pub(crate) async fn run_now(change: &Change<'_>, job: i64) -> Result<Effect, Web
 pub(crate) async fn abort(change: &Change<'_>, job: i64) -> Result<Effect, WebError> {
     if change.dry_run {
         let app = change.app;
-        if app.client.job_status(&app.reads, job).await? != Some(JobStatus::Started) {
+        if app.client.job_status(&app.reads(), job).await? != Some(JobStatus::Started) {
             return Err(WebError::Refused(format!("Job {job} does not run.")));
         }
     } else {
@@ -56,7 +56,7 @@ pub(crate) async fn abort(change: &Change<'_>, job: i64) -> Result<Effect, WebEr
 /// on.
 async fn behind(change: &Change<'_>, job: i64) -> Result<String, WebError> {
     let app = change.app;
-    let Some(explained) = app.client.explain_job(&app.reads, job).await? else {
+    let Some(explained) = app.client.explain_job(&app.reads(), job).await? else {
         return Ok(String::new());
     };
     Ok(match (explained.behind.count, explained.group) {

@@ -56,10 +56,10 @@ async fn pause_again(
 ) -> Result<Option<Undo>, WebError> {
     let app = change.app;
     let was = if let Some(group) = group {
-        let was = app.client.group(&app.reads, queue, group).await?;
+        let was = app.client.group(&app.reads(), queue, group).await?;
         was.map(|was| (was.pause_reason, was.paused_until))
     } else {
-        let was = app.client.paused_queue(&app.reads, queue).await?;
+        let was = app.client.paused_queue(&app.reads(), queue).await?;
         was.map(|was| (was.reason, was.until))
     };
     Ok(was.map(|(why, until)| {

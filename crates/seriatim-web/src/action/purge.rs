@@ -21,7 +21,7 @@ pub(crate) async fn purge(
              ones are left alone. This cannot be undone."
         )));
     }
-    let (operator, pool) = (&change.operator, &change.app.writes);
+    let (operator, pool) = (&change.operator, &change.app.writes());
     let (purged, of) = match group {
         Some(group) => {
             (operator.purge_group(pool, queue, group).await?, format!("Group {group:?}"))
@@ -47,7 +47,7 @@ pub(crate) async fn purge_everything(change: &Change<'_>, queue: &str) -> Result
              jobs are left alone. This cannot be undone."
         )));
     }
-    let purged = change.operator.purge_everything(&change.app.writes, queue).await?;
+    let purged = change.operator.purge_everything(&change.app.writes(), queue).await?;
     let asked = match purged.running {
         0 => "",
         _ => " Processors are asked to cancel what runs on.",
@@ -59,7 +59,7 @@ pub(crate) async fn purge_everything(change: &Change<'_>, queue: &str) -> Result
 async fn queued(change: &Change<'_>, queue: &str, group: Option<&str>) -> Result<String, WebError> {
     let app = change.app;
     let queued = if let Some(group) = group {
-        app.client.group(&app.reads, queue, group).await?.map(|group| group.depth)
+        app.client.group(&app.reads(), queue, group).await?.map(|group| group.depth)
     } else {
         data::queue(app, queue).await?.map(|queue| queue.jobs.queued)
     };

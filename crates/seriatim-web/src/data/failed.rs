@@ -113,7 +113,7 @@ pub(crate) async fn letters(
     let mut wanted = filter.to_filter(limit.saturating_add(1))?;
     let mut jobs = Vec::new();
     if wanted.queue.is_some() {
-        jobs = app.client.failed_jobs(&app.reads, &wanted).await?;
+        jobs = app.client.failed_jobs(&app.reads(), &wanted).await?;
     } else {
         let queues = queues(app).await?;
         let may_have = |queue: &&QueueOverview| {
@@ -121,7 +121,7 @@ pub(crate) async fn letters(
         };
         for queue in queues.iter().filter(may_have).take(QUEUES) {
             wanted.queue = Some(queue.queue.clone());
-            jobs.extend(app.client.failed_jobs(&app.reads, &wanted).await?);
+            jobs.extend(app.client.failed_jobs(&app.reads(), &wanted).await?);
         }
         jobs.sort_by_key(|job| job.id);
     }

@@ -40,12 +40,12 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
         return Ok(found);
     }
     if let Ok(id) = text.trim_start_matches('#').parse() {
-        let job = app.client.job(&app.reads, id).await?;
+        let job = app.client.job(&app.reads(), id).await?;
         found.jobs.extend(job.map(|job| JobView::new(job, false)));
     }
     for overview in queues(app).await?.iter().take(QUEUES) {
         let queue = overview.queue.clone();
-        let jobs = app.client.jobs_by_reference(&app.reads, &queue, text, IN_QUEUE).await?;
+        let jobs = app.client.jobs_by_reference(&app.reads(), &queue, text, IN_QUEUE).await?;
         found.jobs.extend(jobs.into_iter().map(|job| JobView::new(job, false)));
         let named = FailedFilter {
             queue: Some(queue.clone()),
@@ -53,13 +53,13 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
             limit: IN_QUEUE,
             ..FailedFilter::default()
         };
-        let failed = app.client.failed_jobs(&app.reads, &named).await?;
+        let failed = app.client.failed_jobs(&app.reads(), &named).await?;
         for failed in failed {
-            let job = app.client.job(&app.reads, failed.id).await?;
+            let job = app.client.job(&app.reads(), failed.id).await?;
             found.jobs.extend(job.map(|job| JobView::new(job, false)));
         }
         let filter = GroupFilter::default().find(text).limit(IN_QUEUE);
-        let page = app.client.groups(&app.reads, &queue, &filter).await?;
+        let page = app.client.groups(&app.reads(), &queue, &filter).await?;
         found.groups.extend(page.groups.into_iter().map(|group| FoundGroup {
             queue: queue.clone(),
             state: group.state.as_str(),

@@ -97,11 +97,11 @@ pub(crate) async fn job(app: &App, id: i64) -> Result<JobDetail, WebError> {
             "There is no job {id}. It may have been deleted after its retention."
         ))
     };
-    let job = app.client.job(&app.reads, id).await?.ok_or_else(no_such_job)?;
-    let explanation = app.client.explain_job(&app.reads, id).await?;
+    let job = app.client.job(&app.reads(), id).await?.ok_or_else(no_such_job)?;
+    let explanation = app.client.explain_job(&app.reads(), id).await?;
     let halts_group = match &job.group {
         Some(group) if job.status == JobStatus::Failed => {
-            let overview = app.client.group(&app.reads, &job.queue, group).await?;
+            let overview = app.client.group(&app.reads(), &job.queue, group).await?;
             overview.is_some_and(|group| group.halted_by == Some(id))
         }
         _ => false,

@@ -37,8 +37,8 @@ pub(crate) async fn rows(
     groups: Vec<GroupOverview>,
 ) -> Result<Vec<LaneRow>, WebError> {
     try_join_all(groups.into_iter().map(async |group| {
-        let explanation = app.client.explain_group(&app.reads, queue, &group.group).await?;
-        let next = app.client.group_jobs(&app.reads, queue, &group.group, NEXT_IN_ROW).await?;
+        let explanation = app.client.explain_group(&app.reads(), queue, &group.group).await?;
+        let next = app.client.group_jobs(&app.reads(), queue, &group.group, NEXT_IN_ROW).await?;
         Ok(LaneRow {
             sentence: explanation.to_string(),
             queue: queue.to_owned(),
@@ -88,16 +88,16 @@ impl Lane {
 }
 
 pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, WebError> {
-    let overview = app.client.group(&app.reads, queue, group).await?;
-    let explanation = app.client.explain_group(&app.reads, queue, group).await?;
-    let jobs = app.client.group_jobs(&app.reads, queue, group, NEXT_IN_LANE).await?;
-    let paused = app.client.paused_queue(&app.reads, queue).await?;
+    let overview = app.client.group(&app.reads(), queue, group).await?;
+    let explanation = app.client.explain_group(&app.reads(), queue, group).await?;
+    let jobs = app.client.group_jobs(&app.reads(), queue, group, NEXT_IN_LANE).await?;
+    let paused = app.client.paused_queue(&app.reads(), queue).await?;
     let unserved = crate::data::queue(app, queue).await?.and_then(|queue| queue.unserved_since());
     let halted_by = match overview.as_ref().and_then(|group| group.halted_by) {
-        Some(id) => app.client.job(&app.reads, id).await?,
+        Some(id) => app.client.job(&app.reads(), id).await?,
         None => None,
     };
-    let mut recent = app.client.recent_jobs(&app.reads, queue, group, RECENT).await?;
+    let mut recent = app.client.recent_jobs(&app.reads(), queue, group, RECENT).await?;
     recent.retain(|job| halted_by.as_ref().is_none_or(|halting| halting.id != job.id));
     recent.reverse();
     let state = overview.as_ref().map_or(GroupState::Idle, |group| group.state);

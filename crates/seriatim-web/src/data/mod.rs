@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use seriatim::admin::{
     Batch, GroupFilter, GroupPage, GroupSort, GroupState, MoveTask, Operation, OverriddenOption,
-    QueueOverview, StoredSchedule,
+    QueueOverview, StoredSchedule, TookOver,
 };
 use seriatim::explain::ProcessorInfo;
 
@@ -80,13 +80,18 @@ pub(crate) async fn queues(app: &App) -> Result<Arc<Vec<QueueOverview>>, WebErro
     Ok(app.queues().await?)
 }
 
+/// Returns when the server took another one's place, if it did.
+pub(crate) async fn took_over(app: &App) -> Result<Option<TookOver>, WebError> {
+    Ok(app.client.took_over(&app.reads()).await?)
+}
+
 /// Returns a queue at a glance; `None` if it has neither jobs nor settings.
 pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>, WebError> {
     Ok(queues(app).await?.iter().find(|queue| queue.queue == name).cloned())
 }
 
 pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {
-    Ok(app.client.groups(&app.reads, &filter.name, &filter.to_filter()?).await?)
+    Ok(app.client.groups(&app.reads(), &filter.name, &filter.to_filter()?).await?)
 }
 
 /// The operations of a page.
@@ -94,7 +99,7 @@ pub(crate) const OPERATIONS: u32 = 50;
 
 /// Returns what operators did, the last first; before an operation, for the next page.
 pub(crate) async fn operations(app: &App, before: Option<i64>) -> Result<Vec<Operation>, WebError> {
-    Ok(app.client.operations(&app.reads, before, OPERATIONS).await?)
+    Ok(app.client.operations(&app.reads(), before, OPERATIONS).await?)
 }
 
 /// Returns the move tasks of a queue, or of all: those that run, and the last that have ended.
@@ -102,7 +107,7 @@ pub(crate) async fn move_tasks(
     app: &App,
     from_queue: Option<&str>,
 ) -> Result<Vec<MoveTask>, WebError> {
-    Ok(app.client.move_tasks(&app.reads, from_queue).await?)
+    Ok(app.client.move_tasks(&app.reads(), from_queue).await?)
 }
 
 /// The schedules of a page.
@@ -114,7 +119,7 @@ pub(crate) async fn schedules(
     app: &App,
     after: Option<&str>,
 ) -> Result<Vec<StoredSchedule>, WebError> {
-    Ok(app.client.schedules(&app.reads, after).await?)
+    Ok(app.client.schedules(&app.reads(), after).await?)
 }
 
 /// The batches of a page.
@@ -126,7 +131,7 @@ pub(crate) async fn batches(
     before: Option<i64>,
     all: bool,
 ) -> Result<Vec<Batch>, WebError> {
-    Ok(app.client.batches(&app.reads, before, !all).await?)
+    Ok(app.client.batches(&app.reads(), before, !all).await?)
 }
 
 /// Returns advice, as a sentence behind another one, if nothing names this queue.
@@ -140,14 +145,14 @@ pub(crate) async fn mistyped(app: &App, name: &str) -> Result<Option<String>, We
 
 /// Returns the processors, those that are gone first.
 pub(crate) async fn nodes(app: &App) -> Result<Vec<ProcessorInfo>, WebError> {
-    let mut processors = app.client.processors(&app.reads).await?;
+    let mut processors = app.client.processors(&app.reads()).await?;
     processors.sort_by(|a, b| (a.alive, &a.node, a.id).cmp(&(b.alive, &b.node, b.id)));
     Ok(processors)
 }
 
 /// Returns what living processors say and does not count, a sentence each.
 pub(crate) async fn overridden(app: &App) -> Result<Vec<String>, WebError> {
-    let found = app.client.overridden_options(&app.reads).await?;
+    let found = app.client.overridden_options(&app.reads()).await?;
     let sentence = |found: OverriddenOption| {
         let OverriddenOption { queue, node, setting, said, counts, .. } = found;
         format!(

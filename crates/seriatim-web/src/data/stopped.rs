@@ -74,7 +74,7 @@ async fn in_states(
     for overview in queues.iter().take(QUEUES) {
         for &state in states.iter().filter(|&&state| any(overview, state)) {
             let filter = GroupFilter::default().state(state).sort(GroupSort::Wait).limit(GROUPS);
-            let page = app.client.groups(&app.reads, &overview.queue, &filter).await?;
+            let page = app.client.groups(&app.reads(), &overview.queue, &filter).await?;
             or_more |= page.or_more || page.next.is_some();
             for group in page.groups {
                 // One that is paused, and halted or with parked jobs, is listed by each.

@@ -86,7 +86,7 @@ impl Visit {
         let access = self.identity.access;
         let render = async || {
             let (title, main) = render().await?;
-            let standby = self.app.client.standby_at(&self.app.reads).await?.map(of_a_standby);
+            let standby = self.app.client.standby_at(&self.app.reads()).await?.map(of_a_standby);
             Ok((title, standby.unwrap_or_default() + &main))
         };
         let rendered = self.app.rendered(self.uri.to_string(), access, render).await?;

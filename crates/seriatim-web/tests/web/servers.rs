@@ -76,6 +76,9 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
     assert_eq!(list[1]["shard"], 1);
     assert_eq!(list[1]["queues"][0]["queue"], "orders");
     assert!(list[2]["error"].is_string() && list[0].get("error").is_none(), "{list}");
+    // No server took the place of another one; one is away, so it looks again soon.
+    assert!(list[0].get("took_over").is_none() && !front.body.contains("took over"), "{list}");
+    assert!(front.body.contains("http-equiv=\"refresh\" content=\"3\""), "{}", front.body);
     assert_eq!(request(at, "GET", "/readyz", &[], "").await.status, 200);
     assert_eq!(get(at, "/shard/9/", VIC).await.status, 404);
 
@@ -109,6 +112,28 @@ async fn a_job_is_found_on_its_server_and_changed_there() {
     let done = post(at, "/shard/1/api/v1/actions", ANN, &cancel).await;
     assert_eq!(done.status, 200, "{}", done.body);
     let status = Client::default().job(three.databases[1].pool(), job).await.unwrap().unwrap();
+    assert_eq!(status.status, seriatim::JobStatus::Cancelled);
+}
+
+/// A pool is led elsewhere when its primary has moved.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_follows_where_its_pool_is_led() {
+    let [first, next] =
+        [TestDatabase::create().await.unwrap(), TestDatabase::create().await.unwrap()];
+    let new = NewJob::new("orders", &1).group("customer-1");
+    let job = seriatim::enqueue(next.pool(), new).await.unwrap().id();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(seriatim_web::serve(listener, first.pool().clone(), users()));
+    assert_eq!(get(at, &format!("/job?id={job}"), VIC).await.status, 404);
+    first.pool().set_connect_options(next.pool().connect_options().as_ref().clone());
+    assert_eq!(get(at, &format!("/api/v1/jobs/{job}"), VIC).await.status, 200);
+    let cancel = serde_json::json!({
+        "action": "cancel", "job": job, "reason": "by mistake", "dry_run": false,
+    });
+    let done = post(at, "/api/v1/actions", ANN, &cancel).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    let status = Client::default().job(next.pool(), job).await.unwrap().unwrap();
     assert_eq!(status.status, seriatim::JobStatus::Cancelled);
 }
 

@@ -180,8 +180,8 @@ impl Driver {
                     return;
                 };
                 self.server.stop_immediately().await.unwrap();
-                standby.is_promoted(&self.direct).await;
-                front.leads_to(&standby.url(&self.direct));
+                standby.promote().await.unwrap();
+                front.leads_to(&standby.url_of(self.database.name()));
                 self.note(kind, begin, None);
             }
             Kind::ClockJumped(seconds) => {

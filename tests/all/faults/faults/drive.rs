@@ -25,7 +25,6 @@ use crate::faults::random_histories::program::Limits;
 use crate::faults::random_histories::recorder::{Recorder, now};
 use crate::faults::random_histories::run::EACH;
 use crate::support::network::Network;
-use crate::support::standby::Standby;
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{Log, by_hand};
 use seriatim_history::event::{Event, Time};
@@ -97,10 +96,8 @@ pub struct Driver {
     pub setup: Setup,
     pub server: Server,
     pub url: String,
-    /// Past all networks.
-    pub direct: String,
     pub front: Option<Network>,
-    pub standby: Option<Standby>,
+    pub standby: Option<Server>,
     pub disk: Option<Disk>,
     pub clock: Option<Clock>,
     /// Past the workers' networks.
@@ -112,7 +109,7 @@ pub struct Driver {
     started: usize,
     rounds: usize,
     producing: JoinSet<()>,
-    _database: TestDatabase,
+    pub database: TestDatabase,
 }
 
 /// How long the rest may take when nothing disturbs it any more.
@@ -146,7 +143,6 @@ impl Driver {
             setup,
             server,
             url,
-            direct,
             front,
             standby: None,
             disk: None,
@@ -164,7 +160,7 @@ impl Driver {
             started: 0,
             rounds: 0,
             producing: JoinSet::new(),
-            _database: database,
+            database,
         }
     }
 
