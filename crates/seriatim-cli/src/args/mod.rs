@@ -379,9 +379,7 @@ impl Command {
             Self::Batch(batch) => !matches!(batch, Batch::List { before: None, .. }),
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Schedule(schedule) => !matches!(schedule, Schedule::List),
-            Self::Serve(_)
-            | Self::Sqs(_)
-            | Self::Tail(_)
+            Self::Tail(_)
             | Self::Metrics
             | Self::Enqueue(_)
             | Self::Receive(_)
