@@ -14,6 +14,7 @@ use seriatim::Client;
 use seriatim::receive::Receipt;
 use seriatim::shards::{ShardId, Shards};
 use sqlx::PgPool;
+use sqlx::postgres::PgListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -23,10 +24,12 @@ use crate::database::{Database, StoredKey};
 use crate::error::{Code, SqsError};
 use crate::handle;
 use crate::serve_error::ServeError;
-use crate::waiting::Waiting;
+use crate::waiting::{Waiting, listener};
 
 /// How long each of several servers has to answer at the start. One that is away may come later.
 const OPEN_WITHIN: Duration = Duration::from_secs(2);
+/// How long a try to listen may take.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Delay before the next try to listen.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -124,30 +127,34 @@ impl Server {
 
     /// Listens for messages, and notes whether the server is there. Never returns.
     pub(crate) async fn listen(&self, waiting: &Waiting) {
+        let shard = self.number();
         loop {
-            let mut has_begun = false;
-            let listened = async {
-                self.open().await?;
-                let begun = || {
-                    has_begun = true;
+            match timeout(BEGIN_WITHIN, self.begin()).await {
+                Ok(Ok(listener)) => {
                     self.note(true);
-                };
-                Ok::<_, Box<dyn Error + Send + Sync>>(waiting.listen(&self.database, begun).await?)
-            };
-            let listened = listened.await;
-            self.note(false);
-            let shard = self.number();
-            match listened {
-                Ok(()) => tracing::warn!(shard, "the session that listens is gone"),
-                Err(error) => {
-                    tracing::warn!(%error, shard, "cannot listen for messages, which are polled for");
+                    // Something may have come before.
+                    waiting.wake_all();
+                    let ended = waiting.hear(listener).await;
+                    tracing::warn!(error = %ended, shard, "the session that listens is gone");
+                    self.note(false);
                 }
-            }
-            if !has_begun {
-                sleep(LISTEN_AGAIN).await;
+                Ok(Err(error)) => self.wait_for_next(&*error).await,
+                Err(late) => self.wait_for_next(&late).await,
             }
             waiting.wake_all();
         }
+    }
+
+    /// Begins to listen. It looks at the schema, too: it may be another one by now.
+    async fn begin(&self) -> Result<PgListener, Box<dyn Error + Send + Sync>> {
+        self.open().await?;
+        Ok(listener(&self.database).await?)
+    }
+
+    async fn wait_for_next(&self, error: &(dyn Error + Send + Sync)) {
+        let shard = self.number();
+        tracing::warn!(%error, shard, "cannot listen for messages, which are polled for");
+        sleep(LISTEN_AGAIN).await;
     }
 
     fn note(&self, is_there: bool) {
@@ -188,7 +195,7 @@ impl Servers {
         Ok(Self { all: vec![server], shards: None, turn: AtomicUsize::new(0) })
     }
 
-    /// Opens several servers. One must be there; those that are away are waited for for 2 s.
+    /// Opens several servers. Each has 2 s to answer, and one must.
     pub(crate) async fn over(
         shards: &Shards,
         client: &Client,
@@ -221,7 +228,7 @@ impl Servers {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Server> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Server> {
         self.all.iter()
     }
 
@@ -282,8 +289,8 @@ impl Servers {
         last.ask(ask(last)).await
     }
 
-    /// Asks the servers in turn until one finds something. Those that cannot be asked now are
-    /// passed over, unless none can. With a `key` the turn begins at the same server each time.
+    /// Asks the servers in turn until one finds something. A server that cannot be asked
+    /// now is passed over, unless none can. With a `key` the turn begins at the same server each time.
     pub(crate) async fn find<'a, T, Asking>(
         &'a self,
         key: Option<&str>,
@@ -330,8 +337,24 @@ impl Servers {
         }
     }
 
-    /// Carries out a change on all servers, or on none if one is away. The first server is the last
-    /// one to be changed: a change that breaks off is not seen there, and is repeated on all.
+    /// Makes something on all servers, or on none if one is away. The first server is the first one
+    /// to have it: if that refuses, no other is asked.
+    pub(crate) async fn make<'a, Making>(
+        &'a self,
+        make: impl Fn(&'a Server) -> Making,
+    ) -> Result<(), SqsError>
+    where
+        Making: Future<Output = Result<(), SqsError>>,
+    {
+        self.check_all_there()?;
+        for server in &self.all {
+            server.ask(make(server)).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes all servers, or none if one is away. The first server is the last one to be changed:
+    /// a change that breaks off is not seen there, and is repeated on all.
     pub(crate) async fn change<'a, Changing>(
         &'a self,
         change: impl Fn(&'a Server) -> Changing,
@@ -340,7 +363,7 @@ impl Servers {
         Changing: Future<Output = Result<(), SqsError>>,
     {
         self.check_all_there()?;
-        for server in self.iter().rev() {
+        for server in self.all.iter().rev() {
             server.ask(change(server)).await?;
         }
         Ok(())

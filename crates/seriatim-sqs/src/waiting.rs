@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -145,32 +146,23 @@ impl Waiting {
         self.ends.send_replace(true);
     }
 
-    /// Listens for enqueues until the session is lost, or gives no answer for 2 s. `begun` is called
-    /// when it listens.
-    pub(crate) async fn listen(
-        &self,
-        database: &Database,
-        begun: impl FnOnce(),
-    ) -> Result<(), sqlx::Error> {
-        let mut listener = PgListener::connect_with(database.pool()).await?;
-        listener.listen(&format!("{}.wake", database.client.schema())).await?;
-        listener.eager_reconnect(false);
-        begun();
-        // Something may have come before.
-        self.wake_all();
+    /// Hears of enqueues until the session is lost, or gives no answer for 2 s. Returns the error.
+    pub(crate) async fn hear(&self, mut listener: PgListener) -> sqlx::Error {
         let mut ticks = interval(LOOK);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {
                     let look = sqlx::query("select").execute(&mut listener);
                     match timeout(ANSWER_WITHIN, look).await {
-                        Ok(looked) => _ = looked?,
-                        Err(_) => return Ok(()),
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) => return error,
+                        Err(late) => return io::Error::from(late).into(),
                     }
                 }
-                heard = listener.try_recv() => match heard? {
-                    Some(heard) => self.wake(heard.payload()),
-                    None => return Ok(()),
+                heard = listener.try_recv() => match heard {
+                    Ok(Some(heard)) => self.wake(heard.payload()),
+                    Ok(None) => return io::Error::from(io::ErrorKind::ConnectionAborted).into(),
+                    Err(error) => return error,
                 },
             }
         }
@@ -188,6 +180,14 @@ impl Waiting {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Waited>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns a session that listens for enqueues. It ends when its connection does.
+pub(crate) async fn listener(database: &Database) -> Result<PgListener, sqlx::Error> {
+    let mut listener = PgListener::connect_with(database.pool()).await?;
+    listener.listen(&format!("{}.wake", database.client.schema())).await?;
+    listener.eager_reconnect(false);
+    Ok(listener)
 }
 
 /// The place of a request that waits. The queue is forgotten with the last one.

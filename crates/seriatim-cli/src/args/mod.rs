@@ -283,7 +283,7 @@ pub(crate) enum Command {
     /// is made and printed.
     #[command(args_conflicts_with_subcommands = true)]
     Serve(Serve),
-    /// Change who may use the server for clients of Amazon SQS.
+    /// Change who may use the server for clients of Amazon SQS; with several servers, on all.
     #[command(subcommand)]
     Sqs(Sqs),
     /// List what operators did, the last first.

@@ -56,8 +56,8 @@ pub(crate) async fn run_over(
     until_a_signal(seriatim_web::serve_over(listener, &shards, served.config)).await
 }
 
-/// Returns the servers, each with a pool of these options whose connections keep so many statements.
-/// They may be away, but for those of several hosts.
+/// Returns the servers, each with a pool of these options whose connections keep so many
+/// statements. They may be away, but for those of several hosts.
 pub(crate) async fn shards_of(
     numbered: &[NumberedServer],
     statements: usize,

@@ -82,7 +82,7 @@ async fn check_version(client: &Client, pool: &PgPool) -> Result<(), Failure> {
     )))
 }
 
-/// What is served.
+/// The databases that are served.
 enum On {
     One(PgPool),
     Several(Shards),

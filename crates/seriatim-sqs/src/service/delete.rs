@@ -17,7 +17,7 @@ use crate::service::{Request, batch};
 
 /// The receipt of a handle, the handle and a value for the call.
 type Known<T> = (Receipt, String, T);
-/// What is asked of a server; or the error of the handle.
+/// A question to a server; or the error of the handle.
 type Asked<'a, T> = Result<(&'a Server, Known<T>), SqsError>;
 /// The outcome of one receipt.
 type Done = Result<(), ReceiveError>;

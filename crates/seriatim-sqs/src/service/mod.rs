@@ -114,7 +114,8 @@ impl Request {
         server.coalescers_of(&self.caller)
     }
 
-    /// Changes a queue on a server, by `once` until no other transaction has its row, for 5 s at most.
+    /// Changes a queue on a server, by `once` until no other transaction has its row there, for 5 s
+    /// at most.
     async fn until_free<T, Tried>(
         &self,
         server: &Server,

@@ -71,9 +71,9 @@ impl Request {
         change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
         let name = self.name_of(url)?;
-        let set = |server| {
-            let (name, change) = (&name, &change);
-            async move { self.until_free(server, name, || self.set_policy(server, name, change)).await }
+        let (name, change) = (&name, &change);
+        let set = |server| async move {
+            self.until_free(server, name, || self.set_policy(server, name, change)).await
         };
         self.servers().change(set).await.map(|()| Value::Null)
     }

@@ -43,7 +43,7 @@ impl Request {
                 self.until_free(server, name, once).await
             }
         };
-        self.servers().change(make).await?;
+        self.servers().make(make).await?;
         Ok(json!({"QueueUrl": self.url_of(&name)}))
     }
 

@@ -76,8 +76,9 @@ impl Request {
         Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
     }
 
-    /// Claims jobs on the first server, in turn, that has some. If the client has hung up meanwhile, they are given back at once. The key may
-    /// have been removed or disabled since the request began to wait.
+    /// Claims jobs on the first server, in turn, that has some. If the client has hung up
+    /// meanwhile, they are given back at once. The key may have been removed or disabled since the
+    /// request began to wait.
     async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
         check_key(self.servers(), &self.caller).await?;
         let claim =

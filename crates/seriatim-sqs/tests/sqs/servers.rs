@@ -1,10 +1,12 @@
 //! One address over several servers of PostgreSQL.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
+use http_body_util::Full;
 use serde_json::{Value, json};
 use seriatim::Client;
 use seriatim::shards::{ShardId, Shards};
@@ -17,13 +19,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{PATIENCE, Sqs, bodies};
 
-/// A server over shards 0, 1 and 2.
-struct Three {
+/// A server over shards from 0 on.
+struct Several {
     sqs: Sqs,
     shards: Shards,
 }
 
-impl Three {
+impl Several {
     async fn start() -> Self {
         let databases = join_all((0..3).map(|_| TestDatabase::create())).await;
         Self::start_on(databases.into_iter().map(Result::unwrap).collect()).await
@@ -93,7 +95,7 @@ fn ids(answers: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_is_made_changed_and_removed_on_all_servers() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue_with("q.fifo", json!({"VisibilityTimeout": "7"})).await;
     // A repetition is no error.
@@ -136,7 +138,7 @@ async fn a_queue_is_made_changed_and_removed_on_all_servers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_broke_off_is_repeated_on_all() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue("q").await;
     sqs.queue("z").await;
@@ -183,7 +185,7 @@ async fn a_change_that_broke_off_is_repeated_on_all() {
 async fn groups_of_all_servers_are_received_once_and_in_order() {
     const GROUPS: usize = 18;
     const MESSAGES: usize = 12;
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue("q.fifo").await;
     let received: Mutex<BTreeMap<String, Vec<usize>>> = Mutex::default();
@@ -237,7 +239,7 @@ async fn groups_of_all_servers_are_received_once_and_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_several_groups_is_answered_in_its_order() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let url = three.sqs.queue("q.fifo").await;
     let groups = [2, 0, 1, 0, 2].map(|shard| (shard, three.group_on(shard)));
     let entry = |(n, (_, group)): (usize, &(u16, String))| {
@@ -262,7 +264,7 @@ async fn a_batch_of_several_groups_is_answered_in_its_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_without_a_group_are_on_all_servers_in_turn() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue("q").await;
     for n in 0..12 {
@@ -314,7 +316,7 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_waits_on_all_servers_at_once() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue("q.fifo").await;
     for shard in 0..3 {
@@ -345,7 +347,7 @@ async fn a_long_poll_waits_on_all_servers_at_once() {
 /// A repetition with the same id begins at the same server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_receive_has_the_same_answer() {
-    let three = Three::start().await;
+    let three = Several::start().await;
     let sqs = &three.sqs;
     let url = sqs.queue("q.fifo").await;
     for shard in 0..3 {
@@ -378,7 +380,7 @@ async fn a_server_that_is_killed_stops_its_own_groups_and_no_others() {
     let servers = join_all((0..3).map(|_| Server::start())).await;
     let servers: Vec<_> = servers.into_iter().map(Result::unwrap).collect();
     let databases = join_all(servers.iter().map(TestDatabase::create_on)).await;
-    let three = Three::start_on(databases.into_iter().map(Result::unwrap).collect()).await;
+    let three = Several::start_on(databases.into_iter().map(Result::unwrap).collect()).await;
     let sqs = &three.sqs;
     let (url, standard) = (sqs.queue("q.fifo").await, sqs.queue("q").await);
     let groups = [0, 1, 2].map(|shard| three.group_on(shard));
@@ -441,7 +443,7 @@ async fn a_server_that_is_killed_stops_its_own_groups_and_no_others() {
     sqs.delete(&url, &polled[0]).await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let health = hyper::Request::get(format!("http://{}/health", sqs.address));
-    let health = sqs.send(health.body(Default::default()).unwrap()).await;
+    let health = sqs.send(health.body(Full::default()).unwrap()).await;
     assert_eq!((health.status, &*health.body), (200, "ok\nshard 1 does not answer\n"));
     let none = "select count(*) from seriatim.sqs_queue where name = 'new'";
     for database in [&sqs.database, &sqs.others[1]] {
@@ -461,6 +463,62 @@ async fn a_server_that_is_killed_stops_its_own_groups_and_no_others() {
     until_status(sqs, 200, "CreateQueue", &create).await;
     assert_eq!(three.numbers(none).await, [1, 1, 1]);
     three.sqs.end().await;
+}
+
+/// Sends a signal to a private server and its sessions.
+fn signal(server: &Server, signal: &str) {
+    let pid = server.data_directory().unwrap().join("postmaster.pid");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let pid = pid.lines().next().unwrap();
+    for (program, arguments) in [("kill", &[signal, pid][..]), ("pkill", &[signal, "-P", pid])] {
+        assert!(Command::new(program).args(arguments).status().unwrap().success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_holds_the_others_up_for_a_moment_only() {
+    let servers = [Server::start().await.unwrap(), Server::start().await.unwrap()];
+    let databases = join_all(servers.iter().map(TestDatabase::create_on)).await;
+    let two = Several::start_on(databases.into_iter().map(Result::unwrap).collect()).await;
+    let sqs = &two.sqs;
+    let url = sqs.queue("q.fifo").await;
+    let (there, hangs) = (two.group_on(0), two.group_on(1));
+    let polled = async {
+        let wait = json!({"WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
+        sqs.receive_with(&url, wait).await
+    };
+    let (polled, ()) = join(polled, async {
+        // The poll has found nothing by then.
+        sleep(Duration::from_millis(100)).await;
+        signal(&servers[1], "-STOP");
+        let begun = Instant::now();
+        // Requests to the one that hangs do not wait for its connections to time out.
+        let (status, answer) = two.send(&url, &hangs, "late").await;
+        assert_eq!(status, 503, "{answer}");
+        assert!(begun.elapsed() < Duration::from_millis(4_500), "{:?}", begun.elapsed());
+        sqs.send_to(&url, &there, &["1"]).await;
+    })
+    .await;
+    assert_eq!(bodies(&polled), ["1"]);
+    assert_eq!(sqs.delete(&url, &polled[0]).await.status, 200);
+    let begun = Instant::now();
+    for n in 0..10 {
+        sqs.send_to(&url, &there, &[&format!("more-{n}")]).await;
+        let more = sqs.receive(&url).await;
+        assert_eq!(bodies(&more), [format!("more-{n}")]);
+        assert_eq!(sqs.delete(&url, &more[0]).await.status, 200);
+        assert!(sqs.receive(&url).await.is_empty());
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    signal(&servers[1], "-CONT");
+    let begun = Instant::now();
+    while two.send(&url, &hangs, "late").await.0 != 200 {
+        assert!(begun.elapsed() < PATIENCE, "the server does not come back");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let wait = json!({"WaitTimeSeconds": 20, "MaxNumberOfMessages": 10});
+    assert_eq!(bodies(&sqs.receive_with(&url, wait).await), ["late"]);
+    two.sqs.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

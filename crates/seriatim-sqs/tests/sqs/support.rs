@@ -25,7 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Sqs {
     pub database: TestDatabase,
-    /// Those of the other servers, if there are several.
+    /// The databases of the other servers, if there are several.
     pub others: Vec<TestDatabase>,
     /// Host and port.
     pub address: String,
