@@ -289,8 +289,8 @@ impl Servers {
         last.ask(ask(last)).await
     }
 
-    /// Asks the servers in turn until one finds something. A server that cannot be asked
-    /// now is passed over, unless none can. With a `key` the turn begins at the same server each time.
+    /// Asks the servers in turn until one finds something. A server that cannot be asked now
+    /// is passed over, unless none can. With a `key` the turn begins at the same server each time.
     pub(crate) async fn find<'a, T, Asking>(
         &'a self,
         key: Option<&str>,

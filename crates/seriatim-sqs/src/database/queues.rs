@@ -85,8 +85,8 @@ impl Database {
         self.find_queue(conn, name).await?.ok_or_else(SqsError::no_queue)
     }
 
-    /// Returns the names of queues behind `after`, in the order of their bytes: those that a pattern
-    /// of `shown` is like, or all.
+    /// Returns the names of queues behind `after`, in the order of their bytes: those that a
+    /// pattern of `shown` is like, or all.
     pub(crate) async fn queue_names(
         &self,
         pool: &PgPool,
