@@ -32,7 +32,8 @@ impl Several {
     }
 
     async fn start_on(databases: Vec<TestDatabase>) -> Self {
-        let (sqs, shards) = Sqs::start_over(databases).await;
+        let config = Config::new().access(Access::Anonymous);
+        let (sqs, shards) = Sqs::start_over(databases, config).await;
         Self { sqs, shards }
     }
 

@@ -66,7 +66,7 @@ impl Sqs {
     }
 
     /// Starts a server over several databases, whose shards have numbers from 0 on.
-    pub async fn start_over(databases: Vec<TestDatabase>) -> (Self, Shards) {
+    pub async fn start_over(databases: Vec<TestDatabase>, config: Config) -> (Self, Shards) {
         let mut pools = Vec::new();
         for (database, number) in databases.iter().zip(0..) {
             let shard = ShardId::new(number).unwrap();
@@ -77,7 +77,7 @@ impl Sqs {
             pools.push((shard, pool));
         }
         let shards = Shards::new(pools).unwrap();
-        let (config, over) = (Config::new().access(Access::Anonymous), shards.clone());
+        let over = shards.clone();
         let sqs = Self::serving(databases, async move |listener, ended| {
             serve_over(listener, &over, config, async { _ = ended.await }).await
         });
