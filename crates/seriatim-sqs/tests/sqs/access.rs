@@ -174,10 +174,10 @@ async fn a_key_counts_while_one_of_several_servers_is_there() {
     let own = (&*key.access_key, &*key.secret);
     assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
     server.stop_immediately().await.unwrap();
-    let send = json!({"QueueUrl": "q", "MessageBody": "1"});
+    let message = json!({"QueueUrl": "q", "MessageBody": "1"});
     let begun = Instant::now();
     loop {
-        let sent = ask(&sqs, own, "SendMessage", send.clone()).await;
+        let sent = ask(&sqs, own, "SendMessage", message.clone()).await;
         if sent.status == 200 {
             break;
         }
