@@ -2,7 +2,7 @@
 
 use seriatim::shards::ShardId;
 
-use crate::args::{Cli, Command, Global, NumberedServer, numbered};
+use crate::args::{Cli, Command, Global, NumberedServer, Served, numbered};
 use crate::commands;
 use crate::failure::Failure;
 use crate::output::text::count;
@@ -47,10 +47,12 @@ async fn run_on(
         return Err(Failure::Usage(format!("no server is shard {shard}: --server names them")));
     }
     if let Command::Serve(serve) = &command
-        && serve.what.is_none()
         && global.shard.is_none()
     {
-        return commands::serve::run_over(&global, serve.clone(), &servers).await;
+        return match &serve.what {
+            None => commands::serve::run_over(&global, serve.clone(), &servers).await,
+            Some(Served::Sqs(served)) => commands::sqs::run_over(&global, served, &servers).await,
+        };
     }
     if command.is_for_one_server() && global.shard.is_none() && servers.len() > 1 {
         return Err(usage("this command works on one server: say which by --shard N"));

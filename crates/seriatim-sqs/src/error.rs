@@ -34,6 +34,7 @@ pub(crate) enum Code {
     TooManyEntries,
     UnknownKey,
     UnknownOperation,
+    UnsupportedOperation,
 }
 
 impl Code {
@@ -102,6 +103,9 @@ impl Code {
             Self::UnknownOperation => {
                 ("UnknownOperationException", "UnknownOperationException", 404)
             }
+            Self::UnsupportedOperation => {
+                ("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400)
+            }
             Self::UnknownKey => ("UnrecognizedClientException", "InvalidClientTokenId", 403),
         }
     }
@@ -138,6 +142,10 @@ impl SqsError {
         Self::new(Code::InvalidParameterValue, message)
     }
 
+    pub(crate) fn unavailable() -> Self {
+        Self::new(Code::ServiceUnavailable, "The database cannot be asked now. Try again.")
+    }
+
     pub(crate) fn no_queue() -> Self {
         Self::new(Code::QueueDoesNotExist, "The specified queue does not exist.")
     }
@@ -146,6 +154,14 @@ impl SqsError {
         let message = "Another transaction has the message or the queue for a moment. Try again.";
         Self::new(Code::Busy, message)
     }
+}
+
+/// Returns whether the same statement may succeed later: the server is away, or has too little of
+/// something, or another transaction was in the way.
+pub(crate) fn is_passing(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return true };
+    // 40: another transaction; 53, 57: the server has too little of something, or ends.
+    error.code().is_none_or(|code| ["40", "53", "57"].iter().any(|class| code.starts_with(class)))
 }
 
 /// The database's message is only logged: it may reveal other clients' data.
@@ -168,13 +184,12 @@ impl From<sqlx::Error> for SqsError {
                 let message = "A parameter has a character that is not allowed.";
                 return Self::new(Code::InvalidParameterValue, message);
             }
-            // 40: another transaction; 53, 57: the server has too little of something, or ends.
-            if !["40", "53", "57"].iter().any(|class| e.code().starts_with(class)) {
-                tracing::error!(error = %error, "a statement failed");
-                return Self::new(Code::InternalFailure, "The request failed. The log says why.");
-            }
+        }
+        if !is_passing(&error) {
+            tracing::error!(error = %error, "a statement failed");
+            return Self::new(Code::InternalFailure, "The request failed. The log says why.");
         }
         tracing::warn!(error = %error, "the database cannot be asked");
-        Self::new(Code::ServiceUnavailable, "The database cannot be asked now. Try again.")
+        Self::unavailable()
     }
 }

@@ -32,9 +32,9 @@ impl Handles {
     /// Returns the receipt of a handle; `None` if it was not signed here, for this queue.
     pub(crate) fn check(&self, queue: &str, handle: &str) -> Option<Receipt> {
         let bytes = BASE64.decode(handle).ok()?;
-        let (receipt, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE)?)?;
+        let (receipt, signature) = parts(&bytes)?;
         self.mac(queue, receipt).verify_truncated_left(signature).ok()?;
-        std::str::from_utf8(receipt).ok()?.parse().ok()
+        read(receipt)
     }
 
     fn mac(&self, queue: &str, receipt: &[u8]) -> Hmac<Sha256> {
@@ -44,6 +44,20 @@ impl Handles {
         mac.update(receipt);
         mac
     }
+}
+
+/// Returns the receipt that a handle names, whoever has signed it.
+pub(crate) fn receipt_of(handle: &str) -> Option<Receipt> {
+    read(parts(&BASE64.decode(handle).ok()?)?.0)
+}
+
+/// Returns the text of the receipt, and the signature.
+fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE)?)
+}
+
+fn read(receipt: &[u8]) -> Option<Receipt> {
+    std::str::from_utf8(receipt).ok()?.parse().ok()
 }
 
 /// Returns an HMAC with this key.
@@ -61,6 +75,7 @@ mod tests {
         let receipt: Receipt = "17.3f0c1d9e-52a6-4a35-9c1b-0123456789ab".parse().unwrap();
         let handle = handles.sign("q", &receipt);
         assert_eq!(handles.check("q", &handle), Some(receipt));
+        assert_eq!(receipt_of(&handle), Some(receipt));
         assert_eq!(handles.check("other", &handle), None);
         assert_eq!(Handles::new(vec![8; 32]).check("q", &handle), None);
         assert_eq!(handles.check("q", &handle[..handle.len() - 2]), None);
@@ -71,7 +86,7 @@ mod tests {
             bytes[at] ^= 1;
         }
         for odd in ["", "x", "====", "AAAA", "\u{e9}"] {
-            assert_eq!(handles.check("q", odd), None, "{odd}");
+            assert_eq!((handles.check("q", odd), receipt_of(odd)), (None, None), "{odd}");
         }
     }
 }

@@ -2,6 +2,11 @@
 
 use std::net::SocketAddr;
 
+use seriatim::MigrateError;
+use seriatim::shards::ShardId;
+
+use crate::error::is_passing;
+
 /// Why a server could not begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,4 +35,32 @@ pub enum ServeError {
     /// The schema cannot be read. It has to be migrated, and the server's role to own it.
     #[error("the secret of the schema cannot be read: {0}")]
     Database(#[from] sqlx::Error),
+    /// The number of the schema cannot be read, or is that of another server.
+    #[error(transparent)]
+    Number(#[from] MigrateError),
+    /// The schema has no number among several servers.
+    #[error("the schema has no number yet: give it one by `seriatim migrate` with --server")]
+    NotNumbered,
+    /// One of several servers does not fit, or none of them answers.
+    #[error("shard {shard}: {error}")]
+    OnShard {
+        /// The server.
+        shard: ShardId,
+        /// Why.
+        #[source]
+        error: Box<ServeError>,
+    },
+}
+
+impl ServeError {
+    /// Returns whether the server may come later.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Database(error) | Self::Number(MigrateError::Database { source: error, .. }) => {
+                is_passing(error)
+            }
+            Self::OnShard { error, .. } => error.is_passing(),
+            _ => false,
+        }
+    }
 }

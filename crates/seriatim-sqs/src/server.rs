@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::http::request::Parts;
@@ -13,16 +14,16 @@ use hyper::service::service_fn;
 use hyper::{Method, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use seriatim::shards::Shards;
 use seriatim::{QueueOptions, Retention};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
 use crate::auth;
 use crate::caller::Caller;
-use crate::coalesce::Coalescers;
 use crate::config::{Access, Config, Render};
 use crate::database::{Database, StoredKey};
 use crate::error::{Code, SqsError};
@@ -30,6 +31,7 @@ use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
 use crate::record::{Record, RefusalLog};
 use crate::serve_error::ServeError;
+use crate::servers::{self, Servers};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
 use crate::write_timeout::WriteTimeout;
@@ -56,6 +58,9 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How often messages that have ended are deleted, and others' requests carried out.
 const MAINTENANCE: Duration = Duration::from_secs(30);
+/// How often the queues with waiting requests are looked at, all in one statement, whatever is
+/// heard: a message may become due, or another server may give one back.
+const POLL: Duration = Duration::from_millis(500);
 /// How often running tasks move messages.
 const MOVES: Duration = Duration::from_secs(1);
 /// How often schedules are looked for that are due.
@@ -102,20 +107,61 @@ pub async fn serve(
     config: Config,
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let waiting = Arc::new(Waiting::default());
+    check(&listener, &config)?;
+    let servers = Servers::one(pool, &config.client, stored(&config), &waiting).await?;
+    serve_with(listener, servers, waiting, config, end).await
+}
+
+/// Serves as [`serve`] does, over several servers of PostgreSQL: each has the queues, and the
+/// messages of its groups. The guide's page on SQS clients says what holds over all of them.
+///
+/// One server that answers is enough to begin; the others have 2 s, and may come later. Each needs
+/// its number ([`Client::migrate_shard`](seriatim::Client::migrate_shard)). The connections are
+/// those of [`serve`], on each server.
+///
+/// # Errors
+/// [`ServeError`], before the first request: also if the schema of a server that answers has
+/// another number than it is given, or none.
+///
+/// # Cancel safety
+/// As [`serve`].
+pub async fn serve_over(
+    listener: TcpListener,
+    shards: &Shards,
+    config: Config,
+    end: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let waiting = Arc::new(Waiting::default());
+    check(&listener, &config)?;
+    let servers = Servers::over(shards, &config.client, stored(&config), &waiting).await?;
+    serve_with(listener, servers, waiting, config, end).await
+}
+
+/// Refuses settings that cannot be served with on this address.
+fn check(listener: &TcpListener, config: &Config) -> Result<(), ServeError> {
     config.check()?;
     let address = listener.local_addr().map_err(ServeError::Listener)?;
     if config.access == Access::Anonymous && !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
-    let key = config.key.map(|(id, secret)| (id, StoredKey { secret, role: None, queues: None }));
-    let database = Arc::new(Database::open(pool, config.client.clone(), key).await?);
-    let waiting = Arc::new(Waiting::default());
-    let service = Arc::new(Service {
-        coalescers: Coalescers::new(&database, &waiting),
-        database,
-        waiting,
-        account: config.account.clone(),
-    });
+    Ok(())
+}
+
+/// Returns the key of the settings.
+fn stored(config: &Config) -> Option<(String, StoredKey)> {
+    let (id, secret) = config.key.clone()?;
+    Some((id, StoredKey { secret, role: None, queues: None }))
+}
+
+async fn serve_with(
+    listener: TcpListener,
+    servers: Servers,
+    waiting: Arc<Waiting>,
+    config: Config,
+    end: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let service = Arc::new(Service { servers, waiting, account: config.account });
     let server = Arc::new(Server {
         service: Arc::clone(&service),
         access: config.access,
@@ -125,13 +171,10 @@ pub async fn serve(
         bodies: [(); 2].map(|()| Semaphore::new(config.body_memory / 2 / BODY_UNIT)),
     });
     let open = GracefulShutdown::new();
+    let attended = service.servers.iter().map(|server| attend(server, &service.waiting));
     tokio::select! {
         () = accept(&listener, &server, &open, config.connections) => {}
-        () = service.waiting.listen(&service.database) => {}
-        () = maintain(&service) => {}
-        () = move_messages(&service) => {}
-        () = Box::pin(fire_schedules(&service)) => {}
-        () = tidy_queues(&service) => {}
+        _ = join_all(attended) => {}
         () = end => {}
     }
     drop(listener);
@@ -140,6 +183,18 @@ pub async fn serve(
         tracing::warn!("requests were still open at the end");
     }
     Ok(())
+}
+
+/// Does what has to be done on a server of PostgreSQL beside requests. Never returns.
+async fn attend(server: &servers::Server, waiting: &Waiting) {
+    tokio::select! {
+        () = server.listen(waiting) => {}
+        () = look_for_messages(server, waiting) => {}
+        () = maintain(server) => {}
+        () = move_messages(server) => {}
+        () = Box::pin(fire_schedules(server)) => {}
+        () = tidy_queues(server) => {}
+    }
 }
 
 /// Accepts connections. Never returns.
@@ -182,38 +237,54 @@ async fn accept(
     }
 }
 
+/// Looks now and then at the queues that requests wait for. Never returns.
+async fn look_for_messages(server: &servers::Server, waiting: &Waiting) {
+    let mut ticks = interval(POLL);
+    loop {
+        ticks.tick().await;
+        server.until_there().await;
+        // An error was logged: the server is away, and is waited for.
+        _ = server.ask(waiting.wake_due(&server.database)).await;
+    }
+}
+
 /// Runs the maintenance of all queues now and then. Never returns.
-async fn maintain(service: &Service) {
+async fn maintain(server: &servers::Server) {
     loop {
         sleep(MAINTENANCE).await;
-        if let Err(error) = maintain_once(service).await {
-            tracing::warn!(%error, "the maintenance of the queues failed");
+        server.until_there().await;
+        if let Err(error) = maintain_once(&server.database).await {
+            let shard = server.number();
+            tracing::warn!(%error, shard, "the maintenance of the queues failed");
         }
     }
 }
 
 /// Carries out the tasks that move messages. Other servers do so too: a task's rate holds over all.
 /// Never returns.
-async fn move_messages(service: &Service) {
+async fn move_messages(server: &servers::Server) {
     loop {
         sleep(MOVES).await;
-        if let Err(error) = service.database.run_move_tasks().await {
-            tracing::warn!(%error, "the tasks that move messages failed");
+        server.until_there().await;
+        if let Err(error) = server.database.run_move_tasks().await {
+            let shard = server.number();
+            tracing::warn!(%error, shard, "the tasks that move messages failed");
         }
     }
 }
 
 /// Fires the schedules that are due, and ends the batches whose jobs have. Other servers and
 /// processors do so too: each due time, and each batch, makes one message. Never returns.
-async fn fire_schedules(service: &Service) {
-    let database = &service.database;
+async fn fire_schedules(server: &servers::Server) {
+    let (database, shard) = (&server.database, server.number());
     loop {
         sleep(SCHEDULES).await;
+        server.until_there().await;
         if let Err(error) = database.client.end_batches(database.pool()).await {
-            tracing::warn!(%error, "batches could not be ended");
+            tracing::warn!(%error, shard, "batches could not be ended");
         }
         if let Err(error) = database.client.fire_schedules(database.pool()).await {
-            tracing::warn!(%error, "schedules could not be fired");
+            tracing::warn!(%error, shard, "schedules could not be fired");
             // It may go on for long, as when the server's role has no right to it.
             sleep(MAINTENANCE).await;
         }
@@ -222,19 +293,25 @@ async fn fire_schedules(service: &Service) {
 
 /// Clears flags that receives would read again and again; a transaction takes a tenth of a second.
 /// Other servers do so too, one at a time. Never returns.
-async fn tidy_queues(service: &Service) {
+async fn tidy_queues(server: &servers::Server) {
     loop {
-        match service.database.tidy().await {
+        server.until_there().await;
+        match server.database.tidy().await {
             Ok(true) => continue,
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "the queues could not be tidied"),
+            Err(error) => {
+                let shard = server.number();
+                tracing::warn!(%error, shard, "the queues could not be tidied");
+            }
         }
         sleep(TIDIES).await;
     }
 }
 
-async fn maintain_once(service: &Service) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let (database, mut after) = (&service.database, String::new());
+async fn maintain_once(
+    database: &Database,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut after = String::new();
     loop {
         let names = database.queue_names(database.pool(), "", &after, 100, None).await?;
         let Some(last) = names.last() else { return Ok(()) };
@@ -282,14 +359,21 @@ impl Server {
         response
     }
 
-    /// Says whether the database answers. Anyone may ask, so it is asked twice a second at most.
+    /// Says whether a database answers, and which of several do not. Anyone may ask, so each is
+    /// asked twice a second at most.
     async fn health(&self) -> Response<String> {
-        let asked = timeout(HEALTH_TIMEOUT, self.service.database.answers()).await;
-        let (status, word) = match asked {
-            Ok(Ok(())) => (hyper::StatusCode::OK, "ok"),
-            _ => (hyper::StatusCode::SERVICE_UNAVAILABLE, "the database does not answer"),
+        let asked = self.service.servers.health(HEALTH_TIMEOUT).await;
+        let is_any_there = asked.iter().any(|(_, answers)| *answers);
+        let away = asked.iter().filter(|(_, answers)| !answers);
+        let away: String = away
+            .filter_map(|(shard, _)| Some(format!("shard {} does not answer\n", (*shard)?)))
+            .collect();
+        let (status, word) = if is_any_there {
+            (hyper::StatusCode::OK, "ok")
+        } else {
+            (hyper::StatusCode::SERVICE_UNAVAILABLE, "the database does not answer")
         };
-        let mut response = Response::new(format!("{word}\n"));
+        let mut response = Response::new(format!("{word}\n{away}"));
         *response.status_mut() = status;
         response
     }
@@ -345,12 +429,12 @@ impl Server {
         if is_small || !self.access.is_signed() {
             return Ok(());
         }
-        auth::check_head(&self.service.database, parts).await
+        auth::check_head(&self.service.servers, parts).await
     }
 
     async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {
         match self.access {
-            Access::Signed => auth::signer(&self.service.database, parts, body).await,
+            Access::Signed => auth::signer(&self.service.servers, parts, body).await,
             Access::Anonymous => auth::anonymous(parts, false),
             Access::Anyone => auth::anonymous(parts, true),
         }

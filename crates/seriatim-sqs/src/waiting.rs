@@ -3,22 +3,22 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::{Mutex as Turn, Notify, watch};
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use crate::database::Database;
+use crate::error::SqsError;
 
-/// How often the queues with waiting requests are looked at, all in one statement, whatever is
-/// heard: a message may become due, or another server may give one back.
-const POLL: Duration = Duration::from_millis(500);
-/// Delay before the next try to listen.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// How often the session that listens is asked whether it lives.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long it has to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// The requests that wait.
 #[derive(Default)]
@@ -127,17 +127,18 @@ impl Waiting {
         }
     }
 
-    /// Tells the requests of those queues that may have a message now.
-    async fn wake_due(&self, database: &Database) {
+    /// Tells the requests of those queues that may have a message now; all of them if the database
+    /// cannot be asked.
+    pub(crate) async fn wake_due(&self, database: &Database) -> Result<(), SqsError> {
         let waited: Vec<String> = self.lock().keys().cloned().collect();
         if waited.is_empty() {
-            return;
+            return Ok(());
         }
-        match database.due_queues(&waited).await {
-            Ok(due) => due.iter().for_each(|queue| self.wake(queue)),
-            // It was logged.
-            Err(_) => self.wake_all(),
+        let due = database.due_queues(&waited).await.inspect_err(|_| self.wake_all())?;
+        for queue in &due {
+            self.wake(queue);
         }
+        Ok(())
     }
 
     /// Ends all waits: with no messages.
@@ -145,33 +146,24 @@ impl Waiting {
         self.ends.send_replace(true);
     }
 
-    /// Listens for enqueues, and looks at the queues now and then. Never returns.
-    pub(crate) async fn listen(&self, database: &Database) {
-        let channel = format!("{}.wake", database.client.schema());
-        let mut ticks = interval(POLL);
+    /// Hears of enqueues until the session is lost, or gives no answer for 2 s. Returns the error.
+    pub(crate) async fn hear(&self, mut listener: PgListener) -> sqlx::Error {
+        let mut ticks = interval(LOOK);
         loop {
-            let mut listener = match listen(database.pool(), &channel).await {
-                Ok(listener) => listener,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot listen for messages, which are polled for");
-                    sleep(LISTEN_AGAIN).await;
-                    self.wake_all();
-                    continue;
+            tokio::select! {
+                _ = ticks.tick() => {
+                    let look = sqlx::query("select").execute(&mut listener);
+                    match timeout(ANSWER_WITHIN, look).await {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) => return error,
+                        Err(late) => return io::Error::from(late).into(),
+                    }
                 }
-            };
-            loop {
-                tokio::select! {
-                    _ = ticks.tick() => self.wake_due(database).await,
-                    heard = listener.try_recv() => match heard {
-                        Ok(Some(heard)) => self.wake(heard.payload()),
-                        // It was away for a moment.
-                        Ok(None) => self.wake_all(),
-                        Err(error) => {
-                            tracing::warn!(%error, "the session that listens is gone");
-                            break;
-                        }
-                    },
-                }
+                heard = listener.try_recv() => match heard {
+                    Ok(Some(heard)) => self.wake(heard.payload()),
+                    Ok(None) => return io::Error::from(io::ErrorKind::ConnectionAborted).into(),
+                    Err(error) => return error,
+                },
             }
         }
     }
@@ -190,9 +182,11 @@ impl Waiting {
     }
 }
 
-async fn listen(pool: &PgPool, channel: &str) -> Result<PgListener, sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(channel).await?;
+/// Returns a session that listens for enqueues. It ends when its connection does.
+pub(crate) async fn listener(database: &Database) -> Result<PgListener, sqlx::Error> {
+    let mut listener = PgListener::connect_with(database.pool()).await?;
+    listener.listen(&format!("{}.wake", database.client.schema())).await?;
+    listener.eager_reconnect(false);
     Ok(listener)
 }
 

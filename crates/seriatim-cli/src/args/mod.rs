@@ -285,7 +285,7 @@ pub(crate) enum Command {
     /// is made and printed.
     #[command(args_conflicts_with_subcommands = true)]
     Serve(Serve),
-    /// Change who may use the server for clients of Amazon SQS.
+    /// Change who may use the server for clients of Amazon SQS; with several servers, on all.
     #[command(subcommand)]
     Sqs(Sqs),
     /// List what operators did, the last first.
@@ -391,9 +391,7 @@ impl Command {
             Self::Batch(batch) => !matches!(batch, Batch::List { before: None, .. }),
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Schedule(schedule) => !matches!(schedule, Schedule::List),
-            Self::Serve(_)
-            | Self::Sqs(_)
-            | Self::Tail(_)
+            Self::Tail(_)
             | Self::Metrics
             | Self::Enqueue(_)
             | Self::Receive(_)

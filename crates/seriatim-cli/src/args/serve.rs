@@ -38,7 +38,8 @@ pub(crate) struct Serve {
 pub(crate) enum Served {
     /// Serve clients of Amazon SQS: any AWS SDK, with this address as its endpoint.
     ///
-    /// Requests are signed with a key of `seriatim sqs key add`.
+    /// Requests are signed with a key of `seriatim sqs key add`. With several servers (`--server`)
+    /// all are behind this one address: each has the messages of its groups.
     Sqs(ServeSqs),
 }
 

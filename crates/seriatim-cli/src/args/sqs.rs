@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
+use seriatim_sqs::NewKey;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeSqs {
@@ -16,7 +17,7 @@ pub(crate) struct ServeSqs {
     /// The account in the addresses and ARNs of queues, of 12 digits.
     #[arg(long, default_value = "000000000000", value_name = "DIGITS")]
     pub(crate) account: String,
-    /// The most connections to the database, for keys without a role.
+    /// The most connections to the database, for keys without a role; to each of several servers.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub(crate) connections: u32,
     #[command(flatten)]
@@ -59,6 +60,9 @@ pub(crate) enum SqsKey {
         /// The queues that it is for, as `orders*,mail`: `*` is any text. Default: all.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         queues: Option<Vec<String>>,
+        /// The key: all servers have the same one.
+        #[arg(skip = NewKey::random())]
+        key: NewKey,
     },
     /// List the keys, without their secrets.
     List,

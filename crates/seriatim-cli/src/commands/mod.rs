@@ -22,7 +22,7 @@ mod queues;
 mod receive;
 mod schedule;
 pub(crate) mod serve;
-mod sqs;
+pub(crate) mod sqs;
 mod sqs_key;
 mod stops;
 mod tail;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::Client;
-use seriatim::shards::Shards;
+use seriatim::shards::{ShardId, Shards};
 use seriatim_web::{Access, Auth, Config, User};
+use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
 
@@ -45,27 +46,47 @@ pub(crate) async fn run_over(
     numbered: &[NumberedServer],
 ) -> Result<(), Failure> {
     let served = Page::new(serve, &global.schema, global.read_only)?;
-    let mut pools = Vec::new();
-    for NumberedServer { shard, url } in numbered {
-        let follow = servers(Some(url))?.each_host(|host| host.statement_cache_capacity(0));
-        let options = PgPoolOptions::new().max_connections(1);
-        let pool = match follow.hosts() {
-            [one] if !follow.follows() => options.connect_lazy_with(one.clone()),
-            _ => connect(follow, options).await?,
-        };
-        pools.push((*shard, pool));
-    }
-    let shards = Shards::new(pools).map_err(|error| Failure::Usage(error.to_string()))?;
+    // No statement is kept under a name.
+    let shards = shards_of(numbered, 0, &PgPoolOptions::new().max_connections(1)).await?;
     let client = Client::new(&global.schema)?.named_statements(false);
     let check = async |shard, pool: &_| check_number(&client, pool, shard).await;
-    for (_, checked) in shards.ask(TELL_WITHIN, check).await {
-        if let Err(failure @ Failure::Refused(_)) = checked {
-            return Err(failure);
-        }
-    }
+    none_refuses(&shards, check).await?;
     let form = if global.json { Form::Json } else { Form::Text };
     let listener = served.sign_in.listen(form).await?;
     until_a_signal(seriatim_web::serve_over(listener, &shards, served.config)).await
+}
+
+/// Returns the servers, each with a pool of these options whose connections keep so many
+/// statements. They may be away, but for those of several hosts.
+pub(crate) async fn shards_of(
+    numbered: &[NumberedServer],
+    statements: usize,
+    options: &PgPoolOptions,
+) -> Result<Shards, Failure> {
+    let mut pools = Vec::new();
+    for NumberedServer { shard, url } in numbered {
+        let follow =
+            servers(Some(url))?.each_host(|host| host.statement_cache_capacity(statements));
+        let pool = match follow.hosts() {
+            [one] if !follow.follows() => options.clone().connect_lazy_with(one.clone()),
+            _ => connect(follow, options.clone()).await?,
+        };
+        pools.push((*shard, pool));
+    }
+    Shards::new(pools).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Checks all servers at once. Fails if one is refused; those that are away are not.
+pub(crate) async fn none_refuses(
+    shards: &Shards,
+    check: impl AsyncFn(ShardId, &PgPool) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for (shard, checked) in shards.ask(TELL_WITHIN, check).await {
+        if let Err(Failure::Refused(why)) = checked {
+            return Err(Failure::Refused(format!("shard {shard}: {why}")));
+        }
+    }
+    Ok(())
 }
 
 /// The page as it is served, and how users sign in.

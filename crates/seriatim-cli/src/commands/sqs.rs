@@ -5,15 +5,15 @@ use std::io::IsTerminal as _;
 
 use serde_json::json;
 use seriatim::Client;
-use seriatim::shards::ShardId;
+use seriatim::shards::{ShardId, Shards};
 use seriatim::testing::{Server, ServerError, TestDatabase};
 use seriatim_sqs::{Access, Config};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-use crate::args::{Global, ServeSqs, Unsigned};
-use crate::commands::serve::listen_on;
+use crate::args::{Global, NumberedServer, ServeSqs, Unsigned};
+use crate::commands::serve::{listen_on, none_refuses, shards_of};
 use crate::failure::Failure;
 use crate::output::text::program;
 use crate::output::{json_line, line};
@@ -47,13 +47,45 @@ pub(crate) async fn run(
     if let Some(shard) = shard {
         session::check_number(&client, &pool, shard).await?;
     }
-    if !client.is_migrated(&pool).await? {
-        return Err(Failure::Refused(format!(
-            "the schema is not of this version: run `{} migrate` first",
-            program()
-        )));
+    check_version(&client, &pool).await?;
+    serve(global.json, &served, On::One(pool), config.client(client)).await
+}
+
+/// Serves over several servers until a signal ends it. They may be away, but for those of several
+/// hosts, if one is there. A server that answers must have its number.
+pub(crate) async fn run_over(
+    global: &Global,
+    served: &ServeSqs,
+    numbered: &[NumberedServer],
+) -> Result<(), Failure> {
+    let config = config(served, key()?)?;
+    config.check().map_err(|mistake| Failure::Usage(mistake.to_string()))?;
+    let options = PgPoolOptions::new().max_connections(served.connections);
+    let shards = shards_of(numbered, STATEMENTS, &options).await?;
+    let client = Client::new(&global.schema)?;
+    let check = async |shard, pool: &_| {
+        session::check_number(&client, pool, shard).await?;
+        check_version(&client, pool).await
+    };
+    none_refuses(&shards, check).await?;
+    serve(global.json, served, On::Several(shards), config.client(client)).await
+}
+
+/// Fails if the schema is not of this version.
+async fn check_version(client: &Client, pool: &PgPool) -> Result<(), Failure> {
+    if client.is_migrated(pool).await? {
+        return Ok(());
     }
-    serve(global.json, &served, pool, config.client(client)).await
+    Err(Failure::Refused(format!(
+        "the schema is not of this version: run `{} migrate` first",
+        program()
+    )))
+}
+
+/// The databases that are served.
+enum On {
+    One(PgPool),
+    Several(Shards),
 }
 
 /// Returns the id and the secret of the key in the environment.
@@ -105,18 +137,13 @@ async fn embedded(as_json: bool, served: &ServeSqs, config: Config) -> Result<()
         line(&format!("A private PostgreSQL {}, without fsync:", postgres.version()))?;
         line(&format!("  export DATABASE_URL='{}'", database.url()))?;
     }
-    let ended = serve(as_json, served, pool.clone(), config).await;
+    let ended = serve(as_json, served, On::One(pool.clone()), config).await;
     pool.close().await;
     database.remove().await.map_err(failed("remove the database"))?;
     ended
 }
 
-async fn serve(
-    as_json: bool,
-    served: &ServeSqs,
-    pool: PgPool,
-    config: Config,
-) -> Result<(), Failure> {
+async fn serve(as_json: bool, served: &ServeSqs, on: On, config: Config) -> Result<(), Failure> {
     // Clients get no details of internal errors: the log has them. RUST_LOG sets its level.
     let level = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let level = match env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default() {
@@ -153,8 +180,12 @@ async fn serve(
         _ = end.send(());
         signal
     });
-    let serving = seriatim_sqs::serve(listener, pool, config, async { _ = ended.await });
-    serving.await.map_err(Failure::could_not("serve SQS clients"))?;
+    let ended = async { _ = ended.await };
+    let serving = match on {
+        On::One(pool) => seriatim_sqs::serve(listener, pool, config, ended).await,
+        On::Several(shards) => seriatim_sqs::serve_over(listener, &shards, config, ended).await,
+    };
+    serving.map_err(Failure::could_not("serve SQS clients"))?;
     match signal.await {
         Ok(signal) => signal.map_err(Failure::could_not("wait for a signal")),
         Err(error) => Err(Failure::Error(format!("could not wait for a signal: {error}"))),

@@ -17,12 +17,8 @@ pub(crate) async fn run(session: &Session, command: SqsKey) -> Result<(), Failur
     let keys = Keys::new(&session.pool, &session.client);
     let keys = keys.acting(&session.actor, session.reason.as_deref());
     match command {
-        SqsKey::Add { role, queues } => {
-            let added = match &queues {
-                Some(queues) => keys.add_for(role.as_deref(), queues).await,
-                None => keys.add(role.as_deref()).await,
-            };
-            let key = added.map_err(refusal)?;
+        SqsKey::Add { role, queues, key } => {
+            keys.store(&key, role.as_deref(), queues.as_deref()).await.map_err(refusal)?;
             if let Some(role) = role {
                 let needed =
                     format!("the role of `serve sqs` must be a member of {role}: grant it");

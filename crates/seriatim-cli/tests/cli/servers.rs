@@ -144,6 +144,53 @@ async fn the_page_shows_all_servers() {
 }
 
 #[tokio::test]
+async fn sqs_clients_are_served_over_all_servers() {
+    let two = Two::new().await;
+    let away = format!("{} 2=postgres://nobody@127.0.0.1:1/none", two.servers());
+    let args = ["serve", "sqs", "--anonymous", "--listen", "127.0.0.1:0", "--json"];
+    let queues = "select count(*) from seriatim.sqs_queue";
+    for (servers, made_on) in [(away, 0), (two.servers(), 1)] {
+        let mut serve = two.0[0].command(&args);
+        let serve = Served::start(serve.env("SERIATIM_SERVERS", servers)).await;
+        let endpoint = serve.text("endpoint");
+        let made = get(&format!("{endpoint}?Action=CreateQueue&QueueName=q"), "").await;
+        assert_eq!(made.contains("Shard 2 is away"), made_on == 0, "{made}");
+        for cli in &two.0 {
+            let queues: i64 =
+                sqlx::query_scalar(queues).fetch_one(cli.database.pool()).await.unwrap();
+            assert_eq!(queues, made_on);
+        }
+        let health = get(&format!("{endpoint}health"), "").await;
+        assert_eq!(health.contains("shard 2 does not answer"), made_on == 0, "{health}");
+        serve.interrupt().await;
+    }
+    let [first, second] = [&two.0[0], &two.0[1]].map(|cli| cli.database.url());
+    let mixed_up = two.run_on(&format!("0={second} 1={first}"), &args).await;
+    assert_eq!(mixed_up.code, REFUSED, "{}", mixed_up.err);
+    assert!(mixed_up.err.contains("shard 0: "), "{}", mixed_up.err);
+}
+
+#[tokio::test]
+async fn a_key_of_sqs_clients_is_on_all_servers() {
+    let two = Two::new().await;
+    let added = two.run(&["sqs", "key", "add", "--json"]).await.json();
+    assert_eq!(added.len(), 2, "{added:?}");
+    for part in ["access_key", "secret"] {
+        assert_eq!(added[0][part], added[1][part]);
+    }
+    let key = added[0]["access_key"].as_str().unwrap();
+    assert_eq!(two.run(&["sqs", "key", "disable", key]).await.code, DONE);
+    let listed = two.run(&["sqs", "key", "list", "--json"]).await.json();
+    let disabled =
+        listed.iter().filter(|of| of["access_key"] == key && of["disabled_at"] != Value::Null);
+    assert_eq!(disabled.count(), 2, "{listed:?}");
+    assert_eq!(two.run(&["sqs", "key", "remove", key]).await.code, DONE);
+    assert_eq!(two.run(&["sqs", "key", "list", "--json"]).await.json().len(), 0);
+    let another = two.run(&["sqs", "key", "add", "--json"]).await.json();
+    assert_ne!(another[0]["access_key"], key);
+}
+
+#[tokio::test]
 async fn no_error_shows_a_password() {
     let cli = Cli::new().await;
     for servers in [

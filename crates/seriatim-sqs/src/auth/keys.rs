@@ -34,7 +34,7 @@ pub struct Key {
     pub disabled_at: Option<DateTime<Utc>>,
 }
 
-/// A key that was just made.
+/// A key with its secret, which nobody can read later on.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewKey {
@@ -42,6 +42,15 @@ pub struct NewKey {
     pub access_key: String,
     /// The secret access key in a client's configuration.
     pub secret: String,
+}
+
+impl NewKey {
+    /// Returns a key of 244 random bits. It counts where it is [stored](Keys::store).
+    pub fn random() -> Self {
+        let random = || Uuid::new_v4().simple().to_string();
+        let access_key = format!("SQS{}", random()[..17].to_ascii_uppercase());
+        Self { access_key, secret: random() + &random() }
+    }
 }
 
 impl std::fmt::Debug for NewKey {
@@ -91,7 +100,8 @@ impl Keys {
     /// # Errors
     /// [`KeyError::NoRole`]; [`KeyError::Database`].
     pub async fn add(&self, role: Option<&str>) -> Result<NewKey, KeyError> {
-        self.insert(role, None).await
+        let key = NewKey::random();
+        self.insert(&key, role, None).await.map(|()| key)
     }
 
     /// Makes a key as [`add`](Self::add) does, for some queues: 1 to 50 patterns of names, each of
@@ -105,15 +115,32 @@ impl Keys {
         role: Option<&str>,
         queues: &[impl AsRef<str>],
     ) -> Result<NewKey, KeyError> {
-        let queues = Patterns::read(queues).map_err(|mistake| KeyError::Queues { mistake })?;
-        self.insert(role, Some(queues.texts())).await
+        let key = NewKey::random();
+        self.store(&key, role, Some(queues)).await.map(|()| key)
+    }
+
+    /// Stores a key, for all queues or for some, as [`add`](Self::add) and
+    /// [`add_for`](Self::add_for) do. For several servers, each of which needs it.
+    ///
+    /// # Errors
+    /// As [`add_for`](Self::add_for). [`KeyError::Database`] also if there is a key of this id.
+    pub async fn store(
+        &self,
+        key: &NewKey,
+        role: Option<&str>,
+        queues: Option<&[impl AsRef<str>]>,
+    ) -> Result<(), KeyError> {
+        let queues = queues.map(Patterns::read).transpose();
+        let queues = queues.map_err(|mistake| KeyError::Queues { mistake })?;
+        self.insert(key, role, queues.as_ref().map(Patterns::texts)).await
     }
 
     async fn insert(
         &self,
+        key: &NewKey,
         role: Option<&str>,
         queues: Option<&[String]>,
-    ) -> Result<NewKey, KeyError> {
+    ) -> Result<(), KeyError> {
         if let Some(role) = role {
             let known = "select exists (select from pg_catalog.pg_roles where rolname = $1)";
             let known: bool = sqlx::query_scalar(known).bind(role).fetch_one(&self.pool).await?;
@@ -121,9 +148,6 @@ impl Keys {
                 return Err(KeyError::NoRole { role: role.to_owned() });
             }
         }
-        let random = || Uuid::new_v4().simple().to_string();
-        let access_key = format!("SQS{}", random()[..17].to_ascii_uppercase());
-        let key = NewKey { access_key, secret: random() + &random() };
         // The secret of a key with limits is where programs that know of none do not read it.
         let sql = self.recorded(
             "insert into {schema}.sqs_key (access_key, secret, guarded_secret, role, queues)
@@ -133,7 +157,7 @@ impl Keys {
         );
         let insert = sqlx::query(sql).bind(&key.access_key).bind(&self.actor).bind(&self.reason);
         insert.bind(&key.secret).bind(role).bind(queues).execute(&self.pool).await?;
-        Ok(key)
+        Ok(())
     }
 
     /// Returns the keys, the oldest first; 1,000 at most.

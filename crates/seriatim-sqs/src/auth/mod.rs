@@ -9,20 +9,20 @@ use hyper::http::request::Parts;
 pub use keys::{Key, KeyError, Keys, NewKey};
 
 use crate::caller::Caller;
-use crate::database::Database;
 use crate::error::{Code, SqsError};
+use crate::servers::Servers;
 
 /// The region of queues' names, if the request is not signed.
 const REGION: &str = "us-east-1";
 
 /// Returns who made a request: the owner of the key that it is signed with.
 pub(crate) async fn signer(
-    database: &Database,
+    servers: &Servers,
     parts: &Parts,
     body: &[u8],
 ) -> Result<Caller, SqsError> {
     let signature = sigv4::Signature::read(parts)?;
-    let key = database.key(&signature.access_key).await?;
+    let key = servers.key(&signature.access_key).await?;
     // Without a key as much is computed as with one.
     let secret = key.as_ref().map_or("", |key| key.secret.as_str());
     let verified = signature.verify(parts, body, secret, Utc::now());
@@ -42,16 +42,16 @@ pub(crate) fn named_key(parts: &Parts) -> Option<String> {
 }
 
 /// Refuses a request by its head alone: one without a known key, or of another time.
-pub(crate) async fn check_head(database: &Database, parts: &Parts) -> Result<(), SqsError> {
+pub(crate) async fn check_head(servers: &Servers, parts: &Parts) -> Result<(), SqsError> {
     let signature = sigv4::Signature::read(parts)?;
     signature.check_time(Utc::now())?;
-    database.key(&signature.access_key).await?.map(drop).ok_or_else(unknown_key)
+    servers.key(&signature.access_key).await?.map(drop).ok_or_else(unknown_key)
 }
 
 /// Refuses a caller whose key was removed or disabled since the request came.
-pub(crate) async fn check_key(database: &Database, caller: &Caller) -> Result<(), SqsError> {
+pub(crate) async fn check_key(servers: &Servers, caller: &Caller) -> Result<(), SqsError> {
     let Some(access_key) = &caller.access_key else { return Ok(()) };
-    database.key(access_key).await?.map(drop).ok_or_else(unknown_key)
+    servers.key(access_key).await?.map(drop).ok_or_else(unknown_key)
 }
 
 fn unknown_key() -> SqsError {

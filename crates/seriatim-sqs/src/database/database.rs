@@ -7,6 +7,7 @@ use std::time::Duration;
 use seriatim::Client;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool, Row};
+use tokio::sync::OnceCell;
 
 use crate::cache::Cache;
 use crate::caller::Caller;
@@ -45,32 +46,38 @@ pub(crate) struct Database {
     health: Cache<(), ()>,
     /// By the role that reads them, which may lack the right to.
     pub(super) queues: Cache<(Option<String>, String), Queue>,
-    pub(crate) handles: Handles,
+    /// Read once: it is there from the first time on that the database has answered.
+    handles: OnceCell<Handles>,
 }
 
 impl Database {
-    /// Reads the secret of the schema.
-    pub(crate) async fn open(
-        pool: PgPool,
-        client: Client,
-        key: Option<(String, StoredKey)>,
-    ) -> Result<Self, sqlx::Error> {
-        let schema = schema_of(&client);
-        let secret = format!("select secret from {schema}.sqs_secret limit 1");
-        let secret = sqlx::query_scalar(AssertSqlSafe(secret)).fetch_one(&pool).await?;
-        let handles = Handles::new(secret);
-        let key = key.map(|(id, key)| (id, Arc::new(key)));
-        Ok(Self {
+    /// Asks nothing yet: [`open`](Self::open) does.
+    pub(crate) fn new(pool: PgPool, client: Client, key: Option<(String, Arc<StoredKey>)>) -> Self {
+        Self {
+            schema: schema_of(&client),
             client,
             pool,
-            schema,
             of_roles: Mutex::default(),
             key,
             keys: Cache::default(),
             health: Cache::default(),
             queues: Cache::default(),
-            handles,
-        })
+            handles: OnceCell::new(),
+        }
+    }
+
+    /// Reads the secret of the schema, if it is not known.
+    pub(crate) async fn open(&self) -> Result<(), sqlx::Error> {
+        let read = async {
+            let secret = self.sql("select secret from {schema}.sqs_secret limit 1");
+            sqlx::query_scalar(secret).fetch_one(&self.pool).await.map(Handles::new)
+        };
+        self.handles.get_or_try_init(|| read).await.map(drop)
+    }
+
+    /// Signs and checks handles. Fails as long as the secret is not known.
+    pub(crate) fn handles(&self) -> Result<&Handles, SqsError> {
+        self.handles.get().ok_or_else(SqsError::unavailable)
     }
 
     /// The pool of the server's own role.

@@ -9,3 +9,4 @@ mod queues;
 pub(crate) use database::{Database, StoredKey, schema_of};
 pub(crate) use messages::{is_undone, refusal};
 pub(crate) use move_tasks::MoveTask;
+pub(crate) use queues::Depth;

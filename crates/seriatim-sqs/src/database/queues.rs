@@ -1,5 +1,6 @@
 //! Queues: their rows, settings and numbers of messages.
 
+use std::iter::Sum;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -13,12 +14,23 @@ use crate::error::SqsError;
 use crate::input::Texts;
 use crate::queue::Queue;
 
-/// The numbers of a queue's messages, each up to 10,001.
-#[derive(Debug, Clone, Copy)]
+/// The numbers of a queue's messages on a server, each up to 10,001.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Depth {
     pub(crate) visible: i64,
     pub(crate) delayed: i64,
     pub(crate) in_flight: i64,
+}
+
+/// The numbers of several servers together.
+impl Sum for Depth {
+    fn sum<I: Iterator<Item = Self>>(depths: I) -> Self {
+        depths.fold(Self::default(), |sum, of| Self {
+            visible: sum.visible + of.visible,
+            delayed: sum.delayed + of.delayed,
+            in_flight: sum.in_flight + of.in_flight,
+        })
+    }
 }
 
 impl Database {
@@ -73,8 +85,8 @@ impl Database {
         self.find_queue(conn, name).await?.ok_or_else(SqsError::no_queue)
     }
 
-    /// Returns the names of queues behind `after`, in order: those that a pattern of `shown` is
-    /// like, or all.
+    /// Returns the names of queues behind `after`, in the order of their bytes: those that a
+    /// pattern of `shown` is like, or all.
     pub(crate) async fn queue_names(
         &self,
         pool: &PgPool,
@@ -88,9 +100,9 @@ impl Database {
         }
         let sql = self.sql(
             "select name from {schema}.sqs_queue
-             where name > $2 and starts_with(name, $1)
+             where name collate \"C\" > $2 and starts_with(name, $1)
                and ($4::text[] is null or name like any ($4))
-             order by name limit $3",
+             order by name collate \"C\" limit $3",
         );
         let names = sqlx::query_scalar(sql).bind(prefix).bind(after).bind(limit).bind(shown);
         Ok(names.fetch_all(pool).await?)
@@ -108,11 +120,11 @@ impl Database {
     ) -> Result<Vec<String>, SqsError> {
         let sql = self.sql(
             "select name from {schema}.sqs_queue
-             where name > $2 and split_part(
+             where name collate \"C\" > $2 and split_part(
                  nullif(attributes ->> 'RedrivePolicy', '')::jsonb ->> 'deadLetterTargetArn',
                  ':', 6) = $1
                and ($4::text[] is null or name like any ($4))
-             order by name limit $3",
+             order by name collate \"C\" limit $3",
         );
         let names = sqlx::query_scalar(sql).bind(queue).bind(after).bind(limit).bind(shown);
         Ok(names.fetch_all(pool).await?)

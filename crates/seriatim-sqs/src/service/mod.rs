@@ -19,13 +19,13 @@ use serde_json::Value;
 use sqlx::{PgPool, PgTransaction};
 
 use crate::caller::{Caller, QueueName};
-use crate::coalesce::{Coalescers, OfRole};
-use crate::database::Database;
+use crate::coalesce::OfRole;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
 use crate::patience::TRY;
 use crate::protocol::Call;
 use crate::queue::Queue;
+use crate::servers::{Server, Servers};
 use crate::waiting::Waiting;
 
 /// Operations after which a queue is read again.
@@ -34,8 +34,7 @@ const CHANGES_QUEUE: [&str; 4] =
 
 /// The state that all requests share.
 pub(crate) struct Service {
-    pub(crate) database: Arc<Database>,
-    pub(crate) coalescers: Coalescers,
+    pub(crate) servers: Servers,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) account: String,
 }
@@ -59,7 +58,7 @@ impl Request {
         let changes = CHANGES_QUEUE.contains(&&*call.operation);
         let answer = self.operation(call)?.await;
         if changes {
-            self.database().forget_queues();
+            self.servers().forget_queues();
         }
         answer
     }
@@ -101,23 +100,25 @@ impl Request {
         })
     }
 
-    fn database(&self) -> &Database {
-        &self.service.database
+    fn servers(&self) -> &Servers {
+        &self.service.servers
     }
 
     /// The pool of the caller's role.
-    fn pool(&self) -> PgPool {
-        self.database().pool_of(&self.caller)
+    fn pool(&self, server: &Server) -> PgPool {
+        server.pool_of(&self.caller)
     }
 
     /// The coalescers of the caller's role.
-    fn coalescers(&self) -> Arc<OfRole> {
-        self.service.coalescers.of(&self.caller)
+    fn coalescers(&self, server: &Server) -> Arc<OfRole> {
+        server.coalescers_of(&self.caller)
     }
 
-    /// Changes a queue, by `once` until no other transaction has its row, for 5 s at most.
+    /// Changes a queue on a server, by `once` until no other transaction has its row there, for 5 s
+    /// at most.
     async fn until_free<T, Tried>(
         &self,
+        server: &Server,
         queue: &str,
         once: impl FnMut() -> Tried,
     ) -> Result<T, SqsError>
@@ -125,25 +126,34 @@ impl Request {
         Tried: Future<Output = Result<T, SqsError>>,
     {
         let names = BTreeSet::from([format!("queue {queue}")]);
-        self.coalescers().patience.until_free(&names, once).await
+        self.coalescers(server).patience.until_free(&names, once).await
     }
 
     /// Begins a transaction of [`until_free`](Self::until_free). It waits for locks briefly.
-    async fn begin(&self) -> Result<PgTransaction<'static>, SqsError> {
-        let mut tx = self.pool().begin().await?;
+    async fn begin(&self, server: &Server) -> Result<PgTransaction<'static>, SqsError> {
+        let mut tx = self.pool(server).begin().await?;
         let timeout = sqlx::query("select set_config('lock_timeout', $1, true)").bind(TRY);
         timeout.execute(&mut *tx).await?;
         Ok(tx)
     }
 
     async fn queue(&self, url: Option<String>) -> Result<Queue, SqsError> {
-        let name = self.name_of(url)?;
-        self.database().queue(&self.pool(), &name).await
+        self.queue_named(&self.name_of(url)?).await
+    }
+
+    /// Returns a queue, as the first server that answers has it.
+    async fn queue_named(&self, name: &QueueName) -> Result<Queue, SqsError> {
+        self.servers()
+            .first(|server| async move { server.database.queue(&self.pool(server), name).await })
+            .await
     }
 
     /// Returns a queue as messages need it.
     async fn recent_queue(&self, url: Option<String>) -> Result<Arc<Queue>, SqsError> {
-        self.database().recent_queue(&self.caller, self.name_of(url)?).await
+        let name = self.name_of(url)?;
+        self.servers()
+            .first(|server| server.database.recent_queue(&self.caller, name.clone()))
+            .await
     }
 
     /// Returns the name of the queue at an address.

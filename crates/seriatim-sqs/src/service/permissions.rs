@@ -7,6 +7,7 @@ use crate::caller::QueueName;
 use crate::error::{Code, SqsError};
 use crate::input::{AddPermission, RemovePermission, Texts};
 use crate::queue::Queue;
+use crate::servers::Server;
 use crate::service::Request;
 
 /// The actions that a queue may allow to others than its owner.
@@ -70,16 +71,21 @@ impl Request {
         change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
     ) -> Result<Value, SqsError> {
         let name = self.name_of(url)?;
-        self.until_free(&name, || self.set_policy(&name, &change)).await
+        let (name, change) = (&name, &change);
+        let set = |server| async move {
+            self.until_free(server, name, || self.set_policy(server, name, change)).await
+        };
+        self.servers().change(set).await.map(|()| Value::Null)
     }
 
     async fn set_policy(
         &self,
+        server: &Server,
         name: &QueueName,
         change: &impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
-    ) -> Result<Value, SqsError> {
-        let mut tx = self.begin().await?;
-        let queue = self.database().lock_queue(&mut tx, name).await?;
+    ) -> Result<(), SqsError> {
+        let mut tx = self.begin(server).await?;
+        let queue = server.database.lock_queue(&mut tx, name).await?;
         let arn = self.arn_of(&queue.name);
         let mut policy = policy(&queue, &arn);
         let mut statements = match policy["Statement"].take() {
@@ -87,7 +93,11 @@ impl Request {
             Value::Null => Vec::new(),
             one => vec![one],
         };
-        change(&mut statements, &arn)?;
+        match change(&mut statements, &arn) {
+            // A change that broke off was done here already.
+            Err(_) if !self.servers().decides(server) => return Ok(()),
+            changed => changed?,
+        }
         let text = if statements.is_empty() {
             String::new()
         } else {
@@ -95,9 +105,8 @@ impl Request {
             policy.to_string()
         };
         let set = Texts::from([(String::from("Policy"), text)]);
-        self.database().set_attributes(&mut tx, &queue.name, &set).await?;
-        tx.commit().await?;
-        Ok(Value::Null)
+        server.database.set_attributes(&mut tx, &queue.name, &set).await?;
+        Ok(tx.commit().await?)
     }
 }
 

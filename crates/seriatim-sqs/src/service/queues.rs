@@ -1,10 +1,13 @@
 //! Queues: made, listed, described, tagged, emptied and removed.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Map, Value, json};
 
 use crate::caller::QueueName;
+use crate::database::Depth;
 use crate::error::{Code, SqsError};
 use crate::input::{
     self, CreateQueue, GetQueueAttributes, GetQueueUrl, ListQueues, OfQueue, SetQueueAttributes,
@@ -12,6 +15,7 @@ use crate::input::{
 };
 use crate::queue::{self, Queue};
 use crate::redrive::RedrivePolicy;
+use crate::servers::Server;
 use crate::service::Request;
 
 const PAGE: i64 = 1000;
@@ -32,21 +36,29 @@ impl Request {
         check_tags(&name, &input.tags)?;
         self.check_target(&name, &given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
-        self.until_free(&name, || self.make_queue(&name, &given, &attributes, &input.tags)).await?;
+        let make = |server| {
+            let (name, given, attributes, tags) = (&name, &given, &attributes, &input.tags);
+            async move {
+                let once = || self.make_queue(server, name, given, attributes, tags);
+                self.until_free(server, name, once).await
+            }
+        };
+        self.servers().make(make).await?;
         Ok(json!({"QueueUrl": self.url_of(&name)}))
     }
 
     async fn make_queue(
         &self,
+        server: &Server,
         name: &QueueName,
         given: &Texts,
         attributes: &Texts,
         tags: &Texts,
     ) -> Result<(), SqsError> {
-        let (mut tx, database) = (self.begin().await?, self.database());
+        let (mut tx, database) = (self.begin(server).await?, &server.database);
         if database.insert_queue(&mut tx, name, attributes, tags).await? {
             let settings = queue::job_settings(name, attributes, true);
-            self.configure(&mut tx, settings, "CreateQueue").await?;
+            self.configure(server, &mut tx, settings, "CreateQueue").await?;
         } else {
             let found = database.find_queue(&mut tx, name).await?.ok_or_else(SqsError::busy)?;
             let differs = |(name, value): &(&String, &String)| {
@@ -66,11 +78,12 @@ impl Request {
     /// Changes the settings of jobs. The change is recorded with the caller's key.
     async fn configure(
         &self,
+        server: &Server,
         conn: &mut sqlx::PgConnection,
         settings: seriatim::admin::QueueSettings,
         action: &str,
     ) -> Result<(), SqsError> {
-        let operator = self.database().client.operator(self.caller.actor(), action);
+        let operator = server.database.client.operator(self.caller.actor(), action);
         let configured = operator.configure_queue(conn, settings).await;
         configured.map_err(|error| match error {
             // A setting that does not go with others.
@@ -97,7 +110,7 @@ impl Request {
             return refused("Dead-letter target owner should be same as the source.");
         }
         let target = self.caller.queue(policy.target)?;
-        match self.database().queue(&self.pool(), &target).await {
+        match self.queue_named(&target).await {
             Ok(target) if target.is_fifo() != queue::is_fifo(source) => {
                 refused("Dead-letter queue must be same type of queue as the source.")
             }
@@ -116,22 +129,27 @@ impl Request {
     /// Removes a queue and cancels its messages, also those in flight.
     pub(super) async fn delete_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
+        self.servers().change(|server| self.delete_queue_on(server, &queue)).await?;
+        Ok(Value::Null)
+    }
+
+    async fn delete_queue_on(&self, server: &Server, queue: &Queue) -> Result<(), SqsError> {
         let once = async || {
-            let mut tx = self.begin().await?;
-            self.database().delete_queue(&mut tx, &queue.name).await?;
-            self.configure(&mut tx, queue::reset_settings(&queue.name), "DeleteQueue").await?;
+            let mut tx = self.begin(server).await?;
+            server.database.delete_queue(&mut tx, &queue.name).await?;
+            let settings = queue::reset_settings(&queue.name);
+            self.configure(server, &mut tx, settings, "DeleteQueue").await?;
             Ok(tx.commit().await?)
         };
-        self.until_free(&queue.name, once).await?;
-        self.empty(&queue, "DeleteQueue").await?;
-        Ok(Value::Null)
+        self.until_free(server, &queue.name, once).await?;
+        self.empty(server, queue, "DeleteQueue").await
     }
 
     /// Cancels the messages of a queue, and forgets their deduplication ids. The operation is
     /// recorded with the caller's key, and the name of the action as the reason.
-    async fn empty(&self, queue: &Queue, action: &str) -> Result<(), SqsError> {
-        let operator = self.database().client.operator(self.caller.actor(), action);
-        let purged = operator.purge_everything(&self.pool(), &queue.name).await;
+    async fn empty(&self, server: &Server, queue: &Queue, action: &str) -> Result<(), SqsError> {
+        let operator = server.database.client.operator(self.caller.actor(), action);
+        let purged = operator.purge_everything(&self.pool(server), &queue.name).await;
         purged.map(drop).map_err(|error| match error {
             seriatim::ControlError::Database(error) => error.into(),
             other => SqsError::new(Code::InvalidParameterValue, other.to_string()),
@@ -140,20 +158,22 @@ impl Request {
 
     pub(super) async fn purge_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
         let queue = self.queue(input.queue_url).await?;
+        self.servers().check_all_there()?;
+        let server = self.servers().deciding();
         let once = async || {
-            let mut tx = self.begin().await?;
-            let begun = self.database().begin_purge(&mut tx, &queue.name).await?;
+            let mut tx = self.begin(server).await?;
+            let begun = server.database.begin_purge(&mut tx, &queue.name).await?;
             tx.commit().await?;
             Ok(begun)
         };
-        if !self.until_free(&queue.name, once).await? {
+        if !server.ask(self.until_free(server, &queue.name, once)).await? {
             let message = format!(
                 "Only one PurgeQueue operation on {} is allowed every 60 seconds.",
                 queue.name
             );
             return Err(SqsError::new(Code::PurgeQueueInProgress, message));
         }
-        self.empty(&queue, "PurgeQueue").await?;
+        self.servers().change(|server| self.empty(server, &queue, "PurgeQueue")).await?;
         Ok(Value::Null)
     }
 
@@ -164,15 +184,21 @@ impl Request {
             return Err(SqsError::no_queue());
         }
         let name = self.caller.queue(name)?;
-        let queue = self.database().queue(&self.pool(), &name).await?;
+        let queue = self.queue_named(&name).await?;
         Ok(json!({"QueueUrl": self.url_of(&queue.name)}))
     }
 
     pub(super) async fn list_queues(&self, input: ListQueues) -> Result<Value, SqsError> {
         let (after, limit) = page(&input)?;
         let prefix = input.queue_name_prefix.unwrap_or_default();
-        let (pool, shown) = (self.pool(), self.caller.shown());
-        let names = self.database().queue_names(&pool, &prefix, &after, limit + 1, shown).await?;
+        let names = |server| {
+            let (prefix, after, shown) = (&prefix, &after, self.caller.shown());
+            async move {
+                let pool = self.pool(server);
+                server.database.queue_names(&pool, prefix, after, limit + 1, shown).await
+            }
+        };
+        let names = union(self.servers().all_there(names).await?);
         Ok(self.page_of(names, limit, "QueueUrls"))
     }
 
@@ -180,9 +206,14 @@ impl Request {
         let queue: OfQueue = input::read(input.clone())?;
         let (queue, input) = (self.queue(queue.queue_url).await?, input::read(input)?);
         let (after, limit) = page(&input)?;
-        let (pool, shown) = (self.pool(), self.caller.shown());
-        let names =
-            self.database().sources_of(&pool, &queue.name, &after, limit + 1, shown).await?;
+        let names = |server| {
+            let (queue, after, shown) = (&queue, &after, self.caller.shown());
+            async move {
+                let pool = self.pool(server);
+                server.database.sources_of(&pool, &queue.name, after, limit + 1, shown).await
+            }
+        };
+        let names = union(self.servers().all_there(names).await?);
         let mut found = self.page_of(names, limit, "queueUrls");
         if found.get("queueUrls").is_none() {
             found["queueUrls"] = json!([]);
@@ -225,9 +256,10 @@ impl Request {
         Ok(if known.is_empty() { json!({}) } else { json!({ "Attributes": known }) })
     }
 
-    /// Returns what is counted and noted of a queue.
+    /// Returns what is counted and noted of a queue: its messages on all servers that answer.
     async fn noted(&self, queue: &Queue) -> Result<Texts, SqsError> {
-        let depth = self.database().depth(&self.pool(), &queue.name).await?;
+        let depths = self.servers().all_there(|server| self.depth_on(server, queue));
+        let depth: Depth = depths.await?.into_iter().sum();
         let noted = [
             ("QueueArn", self.arn_of(&queue.name)),
             ("ApproximateNumberOfMessages", depth.visible.to_string()),
@@ -237,6 +269,10 @@ impl Request {
             ("LastModifiedTimestamp", queue.modified_at.timestamp().to_string()),
         ];
         Ok(noted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    async fn depth_on(&self, server: &Server, queue: &Queue) -> Result<Depth, SqsError> {
+        server.database.depth(&self.pool(server), &queue.name).await
     }
 
     pub(super) async fn set_queue_attributes(
@@ -253,15 +289,24 @@ impl Request {
         }
         queue::check_settings(&queue.name, &given)?;
         self.check_target(&queue.name, &given).await?;
+        self.servers().change(|server| self.set_attributes_on(server, &queue, &given)).await?;
+        Ok(Value::Null)
+    }
+
+    async fn set_attributes_on(
+        &self,
+        server: &Server,
+        queue: &Queue,
+        given: &Texts,
+    ) -> Result<(), SqsError> {
         let once = async || {
-            let mut tx = self.begin().await?;
-            self.database().set_attributes(&mut tx, &queue.name, &given).await?;
-            let settings = queue::job_settings(&queue.name, &given, false);
-            self.configure(&mut tx, settings, "SetQueueAttributes").await?;
-            tx.commit().await?;
-            Ok(Value::Null)
+            let mut tx = self.begin(server).await?;
+            server.database.set_attributes(&mut tx, &queue.name, given).await?;
+            let settings = queue::job_settings(&queue.name, given, false);
+            self.configure(server, &mut tx, settings, "SetQueueAttributes").await?;
+            Ok(tx.commit().await?)
         };
-        self.until_free(&queue.name, once).await
+        self.until_free(server, &queue.name, once).await
     }
 
     pub(super) async fn tag_queue(&self, input: TagQueue) -> Result<Value, SqsError> {
@@ -271,7 +316,8 @@ impl Request {
         let mut all = queue.tags.clone();
         all.extend(tags.clone());
         check_tags(&queue.name, &all)?;
-        self.set_tags(&queue, &tags, &[]).await
+        self.set_tags(&queue, &tags, &[]).await?;
+        Ok(Value::Null)
     }
 
     pub(super) async fn untag_queue(&self, input: UntagQueue) -> Result<Value, SqsError> {
@@ -283,7 +329,8 @@ impl Request {
                 "Tag keys must be between 1 and 128 characters in length.",
             )
         })?;
-        self.set_tags(&queue, &Texts::new(), &keys).await
+        self.set_tags(&queue, &Texts::new(), &keys).await?;
+        Ok(Value::Null)
     }
 
     async fn set_tags(
@@ -291,14 +338,16 @@ impl Request {
         queue: &Queue,
         given: &Texts,
         removed: &[String],
-    ) -> Result<Value, SqsError> {
-        let once = async || {
-            let mut tx = self.begin().await?;
-            self.database().set_tags(&mut tx, &queue.name, given, removed).await?;
-            tx.commit().await?;
-            Ok(Value::Null)
+    ) -> Result<(), SqsError> {
+        let set = |server| async move {
+            let once = async || {
+                let mut tx = self.begin(server).await?;
+                server.database.set_tags(&mut tx, &queue.name, given, removed).await?;
+                Ok(tx.commit().await?)
+            };
+            self.until_free(server, &queue.name, once).await
         };
-        self.until_free(&queue.name, once).await
+        self.servers().change(set).await
     }
 
     pub(super) async fn list_queue_tags(&self, input: OfQueue) -> Result<Value, SqsError> {
@@ -306,6 +355,11 @@ impl Request {
         let tags = queue.tags;
         Ok(if tags.is_empty() { Value::Object(Map::new()) } else { json!({ "Tags": tags }) })
     }
+}
+
+/// Returns the names of all lists, each once and in order.
+fn union(lists: Vec<Vec<String>>) -> Vec<String> {
+    lists.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns behind which queue a page begins, and how many it has.

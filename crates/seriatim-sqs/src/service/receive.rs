@@ -71,23 +71,27 @@ impl Request {
         let mut system = input.attribute_names;
         system.extend(input.message_system_attribute_names);
         let wanted = Wanted { system, attributes: input.message_attribute_names };
-        let messages: Vec<Value> =
-            received.iter().map(|job| self.message(&queue, job, &wanted)).collect();
+        let messages = received.iter().map(|job| self.message(&queue, job, &wanted));
+        let messages = messages.collect::<Result<Vec<Value>, SqsError>>()?;
         Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
     }
 
-    /// Claims jobs. If the client has hung up meanwhile, they are given back at once. The key may
-    /// have been removed or disabled since the request began to wait.
+    /// Claims jobs on the first server, in turn, that has some. If the client has hung up
+    /// meanwhile, they are given back at once. The key may have been removed or disabled since the
+    /// request began to wait.
     async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
-        check_key(self.database(), &self.caller).await?;
-        self.coalescers().receives(receiving).ask(()).await
+        check_key(self.servers(), &self.caller).await?;
+        let claim =
+            |server| async move { self.coalescers(server).receives(receiving).ask(()).await };
+        self.servers().find(receiving.attempt_id.as_deref(), claim).await
     }
 
-    fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Value {
+    fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Result<Value, SqsError> {
+        let server = self.servers().of_job(job.id).ok_or_else(SqsError::unavailable)?;
         let body = body(job);
         let mut message = json!({
             "MessageId": MessageId::new(job.id, job.enqueued_at.timestamp_micros()).to_string(),
-            "ReceiptHandle": self.database().handles.sign(&queue.name, &job.receipt),
+            "ReceiptHandle": server.database.handles()?.sign(&queue.name, &job.receipt),
             "MD5OfBody": digest::of_body(&body),
             "Body": body,
         });
@@ -103,7 +107,7 @@ impl Request {
             message["MD5OfMessageAttributes"] = digest::of_attributes(&attributes).into();
             message["MessageAttributes"] = attributes_to_json(&attributes).into();
         }
-        message
+        Ok(message)
     }
 
     fn system_attributes(&self, queue: &Queue, job: &Received) -> Map<String, Value> {

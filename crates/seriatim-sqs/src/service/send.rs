@@ -14,6 +14,7 @@ use crate::message::{
 };
 use crate::message_id::MessageId;
 use crate::queue::Queue;
+use crate::servers::Server;
 use crate::service::{Request, batch};
 
 /// The header of a job with the group of a message of a standard queue, where it is no order.
@@ -83,11 +84,46 @@ impl Request {
         }
     }
 
+    /// Sends messages: each with a group to the server of the group, the others together to any.
     async fn send(
         &self,
         queue: &Queue,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
+        let (servers, any) = (self.servers(), self.servers().any());
+        let on = |message: &NewMessage| {
+            message.group.as_deref().map_or(any, |group| servers.of_group(group))
+        };
+        let messages = messages.into_iter().map(|message| (on(&message), message)).collect();
+        servers.each(messages, |server, messages| self.send_to(server, queue, messages)).await
+    }
+
+    /// Refuses a queue that is not on one of several servers: its settings of jobs are not, either.
+    async fn check_queue_on(
+        &self,
+        server: &Server,
+        queue: &Queue,
+        shard: u16,
+    ) -> Result<(), SqsError> {
+        let name = self.caller.queue(queue.name.clone())?;
+        match server.database.recent_queue(&self.caller, name).await {
+            Err(error) if error.code == Code::QueueDoesNotExist => {
+                let message = format!("The queue is not on shard {shard} yet: create it again.");
+                Err(SqsError::new(Code::QueueDoesNotExist, message))
+            }
+            found => found.map(drop),
+        }
+    }
+
+    async fn send_to(
+        &self,
+        server: &Server,
+        queue: &Queue,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
+        if let Some(shard) = server.number() {
+            self.check_queue_on(server, queue, shard).await?;
+        }
         let retention = queue.number("MessageRetentionPeriod").unsigned_abs();
         let sending = Sending {
             queue: queue.name.clone(),
@@ -95,7 +131,7 @@ impl Request {
             ids_of_groups: queue.dedups_by_group(),
             messages,
         };
-        self.coalescers().sends.ask(sending).await
+        self.coalescers(server).sends.ask(sending).await
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::{Code, SqsError};
 use crate::input::{CancelMoveTask, ListMoveTasks, StartMoveTask, in_range};
 use crate::queue::Queue;
 use crate::redrive::QueueArn;
+use crate::servers::Server;
 use crate::service::Request;
 
 impl Request {
@@ -19,8 +20,9 @@ impl Request {
             "MaxNumberOfMessagesPerSecond",
             1..=500,
         )?;
+        let server = self.only_server()?;
         let source = self.queue_of_arn(input.source_arn, "SourceArn").await?;
-        let (pool, database) = (self.pool(), self.database());
+        let (pool, database) = (self.pool(server), &server.database);
         if database.sources_of(&pool, &source.name, "", 1, None).await?.is_empty() {
             return Err(refused("Source queue must be configured as a Dead Letter Queue."));
         }
@@ -52,12 +54,14 @@ impl Request {
         let handle = input.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
         let (task, source) =
             read(&handle).ok_or_else(|| refused("Value for parameter TaskHandle is invalid."))?;
+        let server = self.only_server()?;
         let source = self.queue_of_arn(Some(source), "SourceArn").await?;
         let moved = match task {
             Some(task) => {
                 let (actor, shown) = (self.caller.actor(), self.caller.shown());
-                self.database()
-                    .cancel_move_task(&self.pool(), task, &source.name, actor, shown)
+                server
+                    .database
+                    .cancel_move_task(&self.pool(server), task, &source.name, actor, shown)
                     .await?
             }
             None => None,
@@ -70,9 +74,10 @@ impl Request {
     /// Lists the tasks of a source queue, the newest first.
     pub(super) async fn list_move_tasks(&self, input: ListMoveTasks) -> Result<Value, SqsError> {
         let most = in_range(input.max_results, "MaxResults", 1..=10)?.unwrap_or(1);
+        let server = self.only_server()?;
         let source = self.queue_of_arn(input.source_arn, "SourceArn").await?;
-        let shown = self.caller.shown();
-        let tasks = self.database().move_tasks(&self.pool(), &source.name, most, shown).await?;
+        let (pool, shown) = (self.pool(server), self.caller.shown());
+        let tasks = server.database.move_tasks(&pool, &source.name, most, shown).await?;
         let arn = self.arn_of(&source.name);
         let shown: Vec<Value> = tasks.iter().map(|task| self.shown(task, &arn)).collect();
         Ok(json!({ "Results": shown }))
@@ -101,6 +106,15 @@ impl Request {
         shown
     }
 
+    /// Returns the server that has the tasks: each of several would have its own.
+    fn only_server(&self) -> Result<&Server, SqsError> {
+        self.servers().only().ok_or_else(|| {
+            let message = "Move tasks are not started, ended or listed over several servers. An \
+                           operator starts one on each: seriatim move-task start --shard N.";
+            SqsError::new(Code::UnsupportedOperation, message)
+        })
+    }
+
     async fn queue_of_arn(&self, arn: Option<String>, parameter: &str) -> Result<Queue, SqsError> {
         let arn = arn.ok_or_else(|| SqsError::missing(parameter))?;
         let Some(queue) = QueueArn::read(&arn) else {
@@ -111,7 +125,7 @@ impl Request {
         };
         let found = if queue.account == self.service.account {
             let name = self.caller.queue(queue.name.to_owned())?;
-            self.database().queue(&self.pool(), &name).await
+            self.queue_named(&name).await
         } else {
             Err(SqsError::no_queue())
         };

@@ -12,7 +12,8 @@ use hyper::Request;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use seriatim::Client;
-use seriatim_sqs::{Access, Config, Keys, ServeError, serve};
+use seriatim::testing::{Server, TestDatabase};
+use seriatim_sqs::{Access, Config, KeyError, Keys, NewKey, ServeError, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -156,6 +157,41 @@ async fn a_long_poll_is_refused(taken_away: impl AsyncFn(&Keys, &str) -> bool) {
 }
 
 /// A signature is good for 15 minutes around its time, for its request and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_counts_while_one_of_several_servers_is_there() {
+    let server = Server::start().await.unwrap();
+    let databases = vec![
+        TestDatabase::create_on(&server).await.unwrap(),
+        TestDatabase::create().await.unwrap(),
+    ];
+    let (sqs, shards) = Sqs::start_over(databases, Config::new()).await;
+    let (key, all) = (NewKey::random(), None::<&[&str]>);
+    for (_, pool) in shards.iter() {
+        let keys = Keys::new(pool, &Client::default());
+        keys.store(&key, None, all).await.unwrap();
+        assert!(matches!(keys.store(&key, None, all).await, Err(KeyError::Database(_))));
+    }
+    let own = (&*key.access_key, &*key.secret);
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
+    server.stop_immediately().await.unwrap();
+    let message = json!({"QueueUrl": "q", "MessageBody": "1"});
+    let begun = Instant::now();
+    loop {
+        let sent = ask(&sqs, own, "SendMessage", message.clone()).await;
+        if sent.status == 200 {
+            break;
+        }
+        assert_eq!(error(&sent), "ServiceUnavailableException");
+        assert!(begun.elapsed() < PATIENCE, "{}", sent.body);
+    }
+    let unknown = ask(&sqs, ("UNKNOWN", own.1), "ListQueues", json!({})).await;
+    assert_eq!(error(&unknown), "UnrecognizedClientException");
+    let received = call(&sqs, own, "ReceiveMessage", json!({"QueueUrl": "q"})).await;
+    assert_eq!(received["Messages"][0]["Body"], "1");
+    server.start_again().await.unwrap();
+    sqs.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signature_is_of_its_time_and_its_request() {
     let sqs = Sqs::start_with(Config::new(), 10).await;

@@ -13,6 +13,7 @@ mod load;
 mod messages;
 mod permissions;
 mod queues;
+mod servers;
 mod suites;
 mod support;
 mod waiting;

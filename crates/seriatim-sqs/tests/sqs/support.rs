@@ -9,8 +9,10 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
+use seriatim::Client;
+use seriatim::shards::{ShardId, Shards};
 use seriatim::testing::TestDatabase;
-use seriatim_sqs::{Access, Config, ServeError, serve};
+use seriatim_sqs::{Access, Config, ServeError, serve, serve_over};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgPoolOptions;
 use tokio::net::TcpListener;
@@ -23,6 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Sqs {
     pub database: TestDatabase,
+    /// The databases of the other servers, if there are several.
+    pub others: Vec<TestDatabase>,
     /// Host and port.
     pub address: String,
     http: HttpClient<HttpConnector, Full<Bytes>>,
@@ -55,18 +59,54 @@ impl Sqs {
         let database = TestDatabase::create().await.unwrap();
         let pool = PgPoolOptions::new().max_connections(connections);
         let pool = database.pool_with(pool).await.unwrap();
+        Self::serving(vec![database], async |listener, ended| {
+            serve(listener, pool, config, async { _ = ended.await }).await
+        })
+        .await
+    }
+
+    /// Starts a server over several databases, whose shards have numbers from 0 on.
+    pub async fn start_over(databases: Vec<TestDatabase>, config: Config) -> (Self, Shards) {
+        let mut pools = Vec::new();
+        for (database, number) in databases.iter().zip(0..) {
+            let shard = ShardId::new(number).unwrap();
+            let pool = PgPoolOptions::new().max_connections(10);
+            let pool = pool.acquire_timeout(Duration::from_secs(5));
+            let pool = database.pool_with(pool).await.unwrap();
+            Client::default().migrate_shard(&pool, shard).await.unwrap();
+            pools.push((shard, pool));
+        }
+        let shards = Shards::new(pools).unwrap();
+        let over = shards.clone();
+        let sqs = Self::serving(databases, async move |listener, ended| {
+            serve_over(listener, &over, config, async { _ = ended.await }).await
+        });
+        (sqs.await, shards)
+    }
+
+    async fn serving<Serving>(
+        mut databases: Vec<TestDatabase>,
+        serve: impl FnOnce(TcpListener, oneshot::Receiver<()>) -> Serving,
+    ) -> Self
+    where
+        Serving: Future<Output = Result<(), ServeError>> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (end, ended) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, pool, config, async { _ = ended.await }));
+        let serving = tokio::spawn(serve(listener, ended));
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
-        Self { database, address, http, end: Some(end), serving }
+        let database = databases.remove(0);
+        Self { database, others: databases, address, http, end: Some(end), serving }
     }
 
     /// Ends the server, and returns when it has ended.
     pub async fn end(mut self) {
         _ = self.end.take().map(|end| end.send(()));
         timeout(PATIENCE, self.serving).await.unwrap().unwrap().unwrap();
+        for database in self.others {
+            database.remove().await.unwrap();
+        }
         self.database.remove().await.unwrap();
     }
 
