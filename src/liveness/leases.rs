@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -41,6 +42,10 @@ struct Table {
     present: bool,
     /// The options that the presence's session was opened with; `None` before the first one.
     options: Option<Arc<PgConnectOptions>>,
+    /// The start of the server that the presence was proven on last.
+    server: Option<DateTime<Utc>>,
+    /// How often that was another one, or the same after a restart.
+    moves: u64,
     entries: HashMap<u64, LeaseEntry>,
 }
 
@@ -197,6 +202,20 @@ impl Leases {
     /// The presence is shown by a session with these options from now on.
     pub(crate) fn extend_through(&self, options: &Arc<PgConnectOptions>) {
         self.table().options = Some(Arc::clone(options));
+    }
+
+    /// The presence is proven on the server that started then.
+    pub(crate) fn are_on(&self, server: DateTime<Utc>) {
+        let mut table = self.table();
+        if table.server.replace(server).is_some_and(|before| before != server) {
+            table.moves += 1;
+        }
+    }
+
+    /// Returns how often the claims came to another server, or to one that started again. It may
+    /// lack the newest commits of the one before.
+    pub(crate) fn moves(&self) -> u64 {
+        self.table().moves
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -173,6 +173,9 @@ impl PresenceKeeper<'_> {
             let proved_until = certainty.ends_at();
             self.context.vitals.record_presence(proved_until);
             leases.expire(now, proved_until);
+            if let Some(session) = &session {
+                leases.are_on(session.server);
+            }
             next = leases.next_extension().map_or(next, |at| next.min(at.max(now + RETRY / 5)));
         }
         if let Some(Session { mut conn, .. }) = session {

@@ -1,5 +1,5 @@
-//! Suspects orphaned claims: those whose answers were lost, and those that were left to a take-over
-//! because no server recorded their outcome in time.
+//! Suspects orphaned claims: those whose answers were lost, those that were left to a take-over
+//! because no server recorded their outcome in time, and those whose end was lost with a server.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,6 +32,10 @@ impl Worker {
         if self.leased() && self.queue.left_claim.swap(false, Ordering::Relaxed) {
             let [first, _] = &mut state.orphan_checks;
             first.get_or_insert(now + TIMES[0]);
+        }
+        let moves = self.context.leases.moves();
+        if self.leased() && std::mem::replace(&mut state.moves, moves) != moves {
+            state.orphan_checks[0] = Some(now);
         }
         let Some(at) = state.orphan_checks.iter_mut().find(|at| at.is_some_and(|at| at <= now))
         else {

@@ -66,6 +66,8 @@ pub(crate) struct WorkerState {
     pub(crate) prefetch: Arc<Prefetch>,
     /// When to check for orphaned claims.
     pub(crate) orphan_checks: [Option<Instant>; 2],
+    /// The moves of the claims to other servers that were checked for.
+    pub(crate) moves: u64,
 }
 
 impl WorkerState {
@@ -91,6 +93,7 @@ impl WorkerState {
             recheck: Recheck::default(),
             prefetch,
             orphan_checks: [None; 2],
+            moves: 0,
         }
     }
 

@@ -1,5 +1,6 @@
 //! One failover after the other, while jobs run under both holds: done by hand, and by Patroni.
 
+mod lost_commits;
 mod patroni;
 mod work;
 

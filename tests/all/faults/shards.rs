@@ -185,9 +185,9 @@ async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
          back after {back:.1?}"
     );
     for failure in [dead, frozen] {
-        // The third one's share is theirs meanwhile. Other tests share the machine: half is the
-        // least.
-        assert!(failure * 2 >= quiet, "{failure} of {quiet}");
+        // The third one's share is theirs meanwhile. Other tests share the machine, more of them at
+        // one time than at another: a quarter is the least. A dead server that kept slots left 6 %.
+        assert!(failure * 4 >= quiet, "{failure} of {quiet}");
     }
 
     // The first one fails over to its standby.

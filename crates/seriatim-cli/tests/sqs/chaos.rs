@@ -18,6 +18,7 @@ use crate::recorder::{Lines, Recorder, now};
 
 pub struct Chaos {
     pub postgres: Server,
+    pub standby: Option<Server>,
     pub endpoints: Vec<Endpoint>,
     pub recorder: Recorder,
     pub lines: Lines,
@@ -83,6 +84,10 @@ impl Chaos {
             Act::CrashPostgres => {
                 self.postgres.stop_immediately().await.unwrap();
                 self.postgres_begins().await;
+            }
+            Act::FailOver => {
+                self.postgres.stop_immediately().await.unwrap();
+                self.standby.as_ref().unwrap().promote().await.unwrap();
             }
         }
     }

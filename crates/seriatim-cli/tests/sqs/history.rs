@@ -3,25 +3,30 @@
 //!
 //! `cargo test -p seriatim-cli --test sqs -- --nocapture` runs some, and with `--ignored` many.
 //! `SERIATIM_HISTORY_SEED=…` begins with another seed, `SERIATIM_HISTORY_RUNS=…` says how many,
-//! `SERIATIM_HISTORY_SIZE=…` makes each so many times as long.
+//! `SERIATIM_HISTORY_SIZE=…` makes each random one so many times as long.
 
 use std::time::Instant;
 
-use crate::program::{Sabotage, broken, generate};
+use crate::program::{Program, Sabotage, broken, failing_over, generate};
 use crate::run::{keep, run};
 
 fn said(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|number| number.parse().unwrap())
 }
 
-/// Runs so many programs, unless the environment says otherwise.
+/// Runs so many random programs, unless the environment says otherwise.
 async fn keeps_the_promises(runs: u64, size: u64) {
+    let size = said("SERIATIM_HISTORY_SIZE").unwrap_or(size);
+    let size = usize::try_from(size).unwrap();
+    all_keep_the_promises(runs, |seed| generate(seed, size)).await;
+}
+
+async fn all_keep_the_promises(runs: u64, program: impl Fn(u64) -> Program) {
     let first = said("SERIATIM_HISTORY_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let runs = said("SERIATIM_HISTORY_RUNS").unwrap_or(runs);
-    let size = said("SERIATIM_HISTORY_SIZE").unwrap_or(size);
     for seed in first..first + runs {
-        let program = generate(seed, usize::try_from(size).unwrap());
-        println!("SERIATIM_HISTORY_SEED={seed} SERIATIM_HISTORY_SIZE={size}: {program:?}");
+        let program = program(seed);
+        println!("SERIATIM_HISTORY_SEED={seed}, {program:?}");
         let begun = Instant::now();
         let outcome = run(&program).await;
         println!(
@@ -48,6 +53,12 @@ async fn sqs_clients_keep_the_promises_under_chaos() {
 #[ignore = "takes ten minutes"]
 async fn sqs_clients_keep_the_promises_for_long() {
     keeps_the_promises(20, 4).await;
+}
+
+/// Their servers follow the primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn sqs_clients_keep_the_promises_when_a_standby_takes_over() {
+    all_keep_the_promises(1, failing_over).await;
 }
 
 async fn is_found(sabotage: Sabotage, promise: &str) {

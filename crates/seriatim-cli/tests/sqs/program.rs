@@ -33,6 +33,8 @@ pub enum Act {
     KillPostgres,
     /// An immediate shutdown, and a start.
     CrashPostgres,
+    /// An immediate shutdown of the primary, and its standby takes over.
+    FailOver,
 }
 
 /// A fault made on purpose, to see that it is noticed.
@@ -75,6 +77,14 @@ pub fn generate(seed: u64, size: usize) -> Program {
         acts,
         sabotage: None,
     }
+}
+
+/// The program of a seed, in which a standby takes over.
+pub fn failing_over(seed: u64) -> Program {
+    let mut program = generate(seed, 1);
+    program.acts.retain(|(_, act)| !matches!(act, Act::KillPostgres | Act::CrashPostgres));
+    program.acts.insert(program.acts.len().min(2), (500, Act::FailOver));
+    program
 }
 
 /// A short program without disturbances, broken on purpose.

@@ -8,10 +8,12 @@ use fastrand::Rng;
 use futures::future::join_all;
 use serde_json::json;
 use seriatim::Client;
+use seriatim::primary::Follow;
 use seriatim::testing::{Server, TestDatabase};
 use seriatim_history::event::{Delayed, Enqueued, Event, Found};
 use seriatim_history::{History, check, tell};
 use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::sleep;
 
 use crate::chaos::Chaos;
@@ -42,21 +44,37 @@ pub struct Outcome {
 
 pub async fn run(program: &Program) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
-    let crashes = |(_, act): &(u64, Act)| matches!(act, Act::KillPostgres | Act::CrashPostgres);
-    let postgres = if program.acts.iter().any(crashes) {
+    let crashes = |act: &Act| matches!(act, Act::KillPostgres | Act::CrashPostgres | Act::FailOver);
+    let postgres = if program.acts.iter().any(|(_, act)| crashes(act)) {
         Server::start().await
     } else {
         Server::shared().await
     };
-    let database = TestDatabase::create_on(&postgres.unwrap()).await.unwrap();
+    let postgres = postgres.unwrap();
+    let database = TestDatabase::create_on(&postgres).await.unwrap();
+    let fails_over = program.acts.iter().any(|(_, act)| *act == Act::FailOver);
+    let standby = Server::builder().standby_of(&postgres);
+    let standby = if fails_over { Some(standby.start().await.unwrap()) } else { None };
+    let (url, pool) = connect(&database, standby.as_ref()).await;
     let lines = Lines::default();
     let mut random = Rng::with_seed(program.seed);
-    let mut chaos = begin(program, &database, folder.path(), &lines, &mut random).await;
+    let chaos = Chaos {
+        postgres,
+        standby,
+        endpoints: Vec::new(),
+        recorder: Recorder::new(&lines, "chaos"),
+        lines: lines.clone(),
+        random: random.fork(),
+        sabotage: program.sabotage,
+        consumers: Vec::new(),
+        begun: 0,
+    };
+    let mut chaos = begin(chaos, program, &url, folder.path()).await;
 
     let servers = chaos.servers();
 
     let recorder = |name: &str| Recorder::new(&lines, name);
-    let pool = database.pool();
+    let pool = &pool;
     let running = program.processor.then(|| processor::start(pool.clone(), recorder("processor")));
     let producers = program.producers.iter().enumerate().map(|(n, messages)| {
         let producer = Producer {
@@ -93,7 +111,9 @@ pub async fn run(program: &Program) -> Outcome {
     }
     let events = std::mem::take(&mut *lines.lock().unwrap());
     let outcome = decide(events, pool).await;
-    database.remove().await.unwrap();
+    if !fails_over {
+        database.remove().await.unwrap();
+    }
     outcome
 }
 
@@ -101,25 +121,28 @@ fn log_of(folder: &Path, server: usize) -> PathBuf {
     folder.join(format!("server-{server}.log"))
 }
 
-async fn begin(
-    program: &Program,
-    database: &TestDatabase,
-    folder: &Path,
-    lines: &Lines,
-    random: &mut Rng,
-) -> Chaos {
-    let mut chaos = Chaos {
-        postgres: database.server().clone(),
-        endpoints: Vec::new(),
-        recorder: Recorder::new(lines, "chaos"),
-        lines: lines.clone(),
-        random: random.fork(),
-        sabotage: program.sabotage,
-        consumers: Vec::new(),
-        begun: 0,
-    };
+/// Returns the URL of the server, or of two that follow each other, and a pool.
+async fn connect(database: &TestDatabase, standby: Option<&Server>) -> (String, PgPool) {
+    let Some(standby) = standby else { return (database.url(), database.pool().clone()) };
+    let (url, other) = (database.url(), standby.url_of(database.name()));
+    let other: PgConnectOptions = other.parse().unwrap();
+    let host = format!("{},{}:{}", host_of(&url), other.get_host(), other.get_port());
+    let url = url.replacen(&host_of(&url), &host, 1);
+    let options = PgPoolOptions::new().acquire_timeout(Duration::from_secs(5));
+    let pool = Follow::url(&url).unwrap().connect(options).await.unwrap();
+    (url, pool)
+}
+
+/// Returns the host and port of a URL, as they stand in it.
+fn host_of(url: &str) -> String {
+    let options: PgConnectOptions = url.parse().unwrap();
+    format!("{}:{}", options.get_host(), options.get_port())
+}
+
+/// Starts the SQS servers and the consumers.
+async fn begin(mut chaos: Chaos, program: &Program, url: &str, folder: &Path) -> Chaos {
     for server in 0..2 {
-        chaos.endpoints.push(Endpoint::start(database.url(), log_of(folder, server)).await);
+        chaos.endpoints.push(Endpoint::start(url.to_owned(), log_of(folder, server)).await);
     }
     let create = json!({"QueueName": QUEUE, "Attributes": {"FifoQueue": "true"}});
     let created = Sqs::new(&chaos.servers()).ask("CreateQueue", &create).await;
