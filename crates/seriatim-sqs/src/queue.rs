@@ -100,6 +100,14 @@ impl Queue {
         policy.and_then(Result::ok).is_none_or(|policy| policy.allows(account, source))
     }
 
+    /// Returns the settings that the other one does not have like this, as they are here; an empty
+    /// text for one that is not set here and has no default.
+    pub(crate) fn unlike(&self, other: &Self) -> Texts {
+        let names = self.attributes.keys().chain(other.attributes.keys());
+        let unlike = names.filter(|name| self.attributes.get(*name) != other.attributes.get(*name));
+        unlike.map(|name| (name.clone(), self.setting(name).unwrap_or_default())).collect()
+    }
+
     /// Returns the settings by name, without what is counted.
     pub(crate) fn settings(&self) -> Texts {
         let numbers = NUMBERS.iter().map(|(name, ..)| *name);

@@ -337,38 +337,6 @@ impl Servers {
         }
     }
 
-    /// Makes something on all servers, or on none if one is away. The first server is the first one
-    /// to have it: if that refuses, no other is asked.
-    pub(crate) async fn make<'a, Making>(
-        &'a self,
-        make: impl Fn(&'a Server) -> Making,
-    ) -> Result<(), SqsError>
-    where
-        Making: Future<Output = Result<(), SqsError>>,
-    {
-        self.check_all_there()?;
-        for server in &self.all {
-            server.ask(make(server)).await?;
-        }
-        Ok(())
-    }
-
-    /// Changes all servers, or none if one is away. The first server is the last one to be changed:
-    /// a change that breaks off is not seen there, and is repeated on all.
-    pub(crate) async fn change<'a, Changing>(
-        &'a self,
-        change: impl Fn(&'a Server) -> Changing,
-    ) -> Result<(), SqsError>
-    where
-        Changing: Future<Output = Result<(), SqsError>>,
-    {
-        self.check_all_there()?;
-        for server in self.all.iter().rev() {
-            server.ask(change(server)).await?;
-        }
-        Ok(())
-    }
-
     /// Refuses a change of all servers while one of them is away.
     pub(crate) fn check_all_there(&self) -> Result<(), SqsError> {
         let away = self.iter().find(|server| !server.is_there()).and_then(|server| server.shard);
@@ -384,8 +352,9 @@ impl Servers {
         &self.all[0]
     }
 
-    pub(crate) fn decides(&self, server: &Server) -> bool {
-        server.place == self.deciding().place
+    /// Returns the servers behind the deciding one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Server> {
+        self.iter().skip(1)
     }
 
     /// Returns the server if there is only one.

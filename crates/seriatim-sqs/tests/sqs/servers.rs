@@ -15,6 +15,7 @@ use seriatim_sqs::{Access, Config, MessageId, ServeError, serve_over};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{PATIENCE, Sqs, bodies};
@@ -179,6 +180,82 @@ async fn a_change_that_broke_off_is_repeated_on_all() {
     sqs.call("DeleteQueue", json!({"QueueUrl": url})).await;
     let left = "select count(*) from seriatim.sqs_queue where name = 'q'";
     assert_eq!(three.numbers(left).await, [0, 0, 0]);
+    three.sqs.end().await;
+}
+
+/// A server that came later, or that missed a change, gets a queue as the first one has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_create_gives_all_servers_what_the_first_one_has() {
+    let three = Several::start().await;
+    let sqs = &three.sqs;
+    let url = sqs.queue_with("q.fifo", json!({"VisibilityTimeout": "7"})).await;
+    sqs.queue("dead.fifo").await;
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead.fifo",
+        "maxReceiveCount": 2});
+    let set = json!({"DelaySeconds": "3", "RedrivePolicy": policy.to_string()});
+    sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": set})).await;
+    sqs.call("TagQueue", json!({"QueueUrl": url, "Tags": {"a": "1"}})).await;
+    // One server is new, and the other one has a change that broke off.
+    let forget = "delete from seriatim.sqs_queue where name = 'q.fifo'";
+    let forget_settings = "delete from seriatim.queue where name = 'q.fifo'";
+    for sql in [forget, forget_settings] {
+        sqlx::query(sql).execute(sqs.others[1].pool()).await.unwrap();
+    }
+    let half = "update seriatim.sqs_queue set attributes = '{\"FifoQueue\": \"true\",
+        \"VisibilityTimeout\": \"8\", \"ReceiveMessageWaitTimeSeconds\": \"5\"}'";
+    sqlx::query(half).execute(sqs.others[0].pool()).await.unwrap();
+    // The name alone, and what the first server has.
+    sqs.queue_with("q.fifo", json!({})).await;
+    sqs.queue_with("q.fifo", json!({"VisibilityTimeout": "7"})).await;
+    let whole = "select count(*) from seriatim.sqs_queue q join seriatim.queue using (name)
+        where name = 'q.fifo' and q.attributes - 'RedrivePolicy' = '{\"FifoQueue\": \"true\",
+          \"VisibilityTimeout\": \"7\", \"DelaySeconds\": \"3\"}'
+          and q.attributes ? 'RedrivePolicy' and q.tags = '{\"a\": \"1\"}'
+          and dead_letter_queue = 'dead.fifo' and max_attempts = 2
+          and delay_ms = 3000";
+    assert_eq!(three.numbers(whole).await, [1, 1, 1]);
+    let (name, _) = sqs
+        .refusal(
+            "CreateQueue",
+            json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true",
+                "VisibilityTimeout": "8"}}),
+        )
+        .await;
+    assert_eq!(name, "QueueNameExists");
+    three.sqs.end().await;
+}
+
+/// Changes that come to two processes reach all servers in one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_at_the_same_time_leave_all_servers_alike() {
+    let three = Several::start().await;
+    let sqs = &three.sqs;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = listener.local_addr().unwrap().to_string();
+    let (end, ended) = oneshot::channel::<()>();
+    let (shards, config) = (three.shards.clone(), Config::new().access(Access::Anonymous));
+    let serving = tokio::spawn(async move {
+        serve_over(listener, &shards, config, async { _ = ended.await }).await
+    });
+    let url = sqs.queue("q").await;
+    let seconds = "select (attributes ->> 'VisibilityTimeout')::int8 from seriatim.sqs_queue";
+    for round in 0..20 {
+        let changes = [&sqs.address, &other, &sqs.address, &other].into_iter().zip(0..);
+        let changes = changes.map(|(address, n)| {
+            let attributes = json!({"VisibilityTimeout": (10 * round + n).to_string()});
+            let change = json!({"QueueUrl": url, "Attributes": attributes});
+            let mut change = sqs.request("SetQueueAttributes", &change);
+            *change.uri_mut() = format!("http://{address}/").parse().unwrap();
+            sqs.send(change)
+        });
+        for changed in join_all(changes).await {
+            assert_eq!(changed.status, 200, "{}", changed.body);
+        }
+        let numbers = three.numbers(seconds).await;
+        assert!(numbers.iter().all(|of| *of == numbers[0]), "{round}: {numbers:?}");
+    }
+    end.send(()).unwrap();
+    serving.await.unwrap().unwrap();
     three.sqs.end().await;
 }
 
