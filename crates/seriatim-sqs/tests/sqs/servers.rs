@@ -392,6 +392,30 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
     three.sqs.end().await;
 }
 
+/// A program that does two things in turn does not meet the same server each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_queue_has_a_turn_of_its_own() {
+    let databases = join_all((0..2).map(|_| TestDatabase::create())).await;
+    let two = Several::start_on(databases.into_iter().map(Result::unwrap).collect()).await;
+    let sqs = &two.sqs;
+    let urls = [sqs.queue("a").await, sqs.queue("b").await];
+    let empty = sqs.queue("empty").await;
+    for n in 0..4 {
+        for url in &urls {
+            sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": n.to_string()})).await;
+        }
+    }
+    for n in 0..4 {
+        let body = json!({"QueueUrl": urls[0], "MessageBody": n.to_string()});
+        sqs.call("SendMessage", body).await;
+        assert!(sqs.receive(&empty).await.is_empty());
+    }
+    let of = |queue| format!("select count(*) from seriatim.job where queue = '{queue}'");
+    assert_eq!(two.numbers(&of("a")).await, [4, 4]);
+    assert_eq!(two.numbers(&of("b")).await, [2, 2]);
+    two.sqs.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_waits_on_all_servers_at_once() {
     let three = Several::start().await;
