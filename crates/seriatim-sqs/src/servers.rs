@@ -106,14 +106,15 @@ impl Server {
         asked: impl Future<Output = Result<T, SqsError>>,
     ) -> Result<T, SqsError> {
         let Some(shard) = self.shard else { return asked.await };
-        let asked = async {
+        let answer = if self.is_there() {
             tokio::select! {
                 biased;
                 answer = asked => answer,
                 () = self.until_away() => Err(away(shard)),
             }
+        } else {
+            Err(away(shard))
         };
-        let answer = if self.is_there() { asked.await } else { Err(away(shard)) };
         answer.map_err(|error| {
             let detail = error.detail.map_or_else(String::new, |detail| format!(": {detail}"));
             SqsError { detail: Some(format!("shard {shard}{detail}")), ..error }
