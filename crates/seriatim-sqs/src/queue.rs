@@ -103,9 +103,8 @@ impl Queue {
     /// Returns the settings that the other one does not have like this, as they are here; an empty
     /// text for one that is not set here and has no default.
     pub(crate) fn unlike(&self, other: &Self) -> Texts {
-        let names = self.attributes.keys().chain(other.attributes.keys());
-        let unlike = names.filter(|name| self.attributes.get(*name) != other.attributes.get(*name));
-        unlike.map(|name| (name.clone(), self.setting(name).unwrap_or_default())).collect()
+        let names = differing(&self.attributes, &other.attributes);
+        names.map(|name| (name.clone(), self.setting(name).unwrap_or_default())).collect()
     }
 
     /// Returns the settings by name, without what is counted.
@@ -114,6 +113,11 @@ impl Queue {
         let names = numbers.chain(WORDS.iter().map(|(name, _)| *name)).chain(TEXTS);
         names.filter_map(|name| Some((name.to_owned(), self.setting(name)?))).collect()
     }
+}
+
+/// Returns the names of attributes that were not set alike.
+pub(crate) fn differing<'a>(one: &'a Texts, other: &'a Texts) -> impl Iterator<Item = &'a String> {
+    one.keys().chain(other.keys()).filter(|name| one.get(*name) != other.get(*name))
 }
 
 pub(crate) fn is_fifo(name: &str) -> bool {

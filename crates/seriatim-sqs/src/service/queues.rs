@@ -40,12 +40,47 @@ impl Request {
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
         self.servers().check_all_there()?;
         let first = self.servers().deciding();
+        self.check_not_elsewhere(first, &name, &attributes).await?;
         let once = || self.make_queue(first, &name, &given, &attributes, &input.tags);
         first.ask(self.until_free(first, &name, once)).await?;
         if self.servers().only().is_none() {
             self.change_queue(&name, |_| Ok(Change::Following)).await?;
         }
         Ok(json!({"QueueUrl": self.url_of(&name)}))
+    }
+
+    /// Refuses a queue that the first server lacks and another one has with other settings, which
+    /// would be lost. The first one may be new, or an older state of itself.
+    async fn check_not_elsewhere(
+        &self,
+        first: &Server,
+        name: &QueueName,
+        attributes: &Texts,
+    ) -> Result<(), SqsError> {
+        for server in self.servers().others() {
+            let pool = self.pool(server);
+            let found = server.ask(server.database.queue(&pool, name)).await;
+            let found = match found {
+                Err(error) if error.code == Code::QueueDoesNotExist => continue,
+                found => found?,
+            };
+            let Some(attribute) = queue::differing(attributes, &found.attributes).next() else {
+                continue;
+            };
+            return match first.ask(first.database.queue(&self.pool(first), name)).await {
+                Err(error) if error.code == Code::QueueDoesNotExist => {
+                    let shard = server.number().unwrap_or_default();
+                    let message = format!(
+                        "Shard {shard} has this queue with a different value for attribute \
+                         {attribute}, and the first server does not have it: create it with the \
+                         attributes that it has there"
+                    );
+                    Err(SqsError::new(Code::QueueNameExists, message))
+                }
+                found => found.map(drop),
+            };
+        }
+        Ok(())
     }
 
     /// Makes a queue on the first server, which decides whether it may have these settings.

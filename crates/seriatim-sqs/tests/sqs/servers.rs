@@ -222,6 +222,19 @@ async fn a_repeated_create_gives_all_servers_what_the_first_one_has() {
         )
         .await;
     assert_eq!(name, "QueueNameExists");
+    // The others keep what they have if the first one is new.
+    sqlx::query(forget).execute(sqs.database.pool()).await.unwrap();
+    let alone = json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}});
+    let (name, told) = sqs.refusal("CreateQueue", alone).await;
+    assert_eq!(name, "QueueNameExists");
+    assert!(told.starts_with("Shard 1 has this queue with a different value"), "{told}");
+    assert_eq!(three.numbers(whole).await, [0, 1, 1]);
+    let all = json!({"VisibilityTimeout": "7", "DelaySeconds": "3",
+        "RedrivePolicy": policy.to_string()});
+    sqs.queue_with("q.fifo", all).await;
+    let settings = "select count(*) from seriatim.sqs_queue where name = 'q.fifo'
+        and attributes ->> 'DelaySeconds' = '3' and attributes ->> 'VisibilityTimeout' = '7'";
+    assert_eq!(three.numbers(settings).await, [1, 1, 1]);
     three.sqs.end().await;
 }
 
