@@ -184,8 +184,8 @@ fn away(shard: ShardId) -> SqsError {
 /// How many turns are counted. Few queues that are used together share one.
 const TURNS: usize = 64;
 
-/// Whose turn it is, of each queue. Programs that ask several queues in turn, or send and receive in
-/// turn, do not meet the same server again and again.
+/// The turn of each queue. So a program that asks several queues by turns, or sends and receives by
+/// turns, does not meet the same server again and again.
 struct Turns([AtomicUsize; TURNS]);
 
 impl Turns {
