@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::job::shard::ShardId;
+
 /// The metrics as one collector of the fleet has counted them last.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -106,6 +108,15 @@ impl QueueMetrics {
 /// Bounds the queues that have a label of their own. The others are `other`.
 const QUEUES: usize = 200;
 
+/// Reads the counts of a queue by their states.
+type ByState = fn(&QueueMetrics) -> &BTreeMap<String, u64>;
+
+/// The gauges with a value for each state of a queue, each with its help.
+const STATES: [(&str, &str, ByState); 2] = [
+    ("seriatim_queue_jobs", "Jobs by state, counted up to 10001.", |of| &of.jobs),
+    ("seriatim_queue_groups", "Groups by state, counted up to 10001.", |of| &of.groups),
+];
+
 /// Reads the value of a gauge for a queue; `None`: no value.
 type Of = fn(&QueueMetrics) -> Option<f64>;
 
@@ -147,93 +158,68 @@ const GAUGES: [(&str, &str, Of); 10] = [
     ),
 ];
 
+/// Reads the value of a metric of the fleet; `None`: no value.
+type OfFleet = fn(&Metrics) -> Option<f64>;
+
+/// The metrics with one value for the fleet, each with its type and help.
+const FLEET: [(&str, &str, &str, OfFleet); 8] = [
+    ("seriatim_live_processors", "gauge", "Processors seen in the last 30 s.", |of| {
+        Some(float(of.fleet.live_processors))
+    }),
+    (
+        "seriatim_vacuum_horizon_seconds",
+        "gauge",
+        "Age of the oldest snapshot, which keeps vacuum from dead rows.",
+        |of| of.fleet.vacuum_horizon_s,
+    ),
+    ("seriatim_job_ids_total", "counter", "The last id that was given to a job.", |of| {
+        of.fleet.job_ids.map(float)
+    }),
+    (
+        "seriatim_schedule_lag_seconds",
+        "gauge",
+        "How long the schedule that is due the longest has been due.",
+        |of| of.collected_at.map(|_| of.fleet.schedule_lag_s.unwrap_or(0.0)),
+    ),
+    ("seriatim_pending_batches", "gauge", "Batches that have not ended.", |of| {
+        of.collected_at.map(|_| float(of.fleet.pending_batches))
+    }),
+    (
+        "seriatim_failed_batches",
+        "gauge",
+        "Batches whose jobs have ended, and have not all succeeded.",
+        |of| of.collected_at.map(|_| float(of.fleet.failed_batches)),
+    ),
+    ("seriatim_collect_duration_seconds", "gauge", "How long the last collection took.", |of| {
+        Some(of.fleet.collect_s)
+    }),
+    ("seriatim_collect_age_seconds", "gauge", "Age of the last collection.", |of| of.age_s),
+];
+
 impl Metrics {
     /// Returns the metrics in the text format of Prometheus.
     ///
     /// After 200 queues, the others are one, with the label `other`.
     pub fn to_prometheus(&self) -> String {
+        text_of(&[(None, self)])
+    }
+
+    /// Returns the metrics of several servers in one text, each with the label `shard`. The gauge
+    /// `seriatim_server_answers` is 0 for a server whose metrics are not there.
+    pub fn all_to_prometheus<'a>(
+        servers: impl IntoIterator<Item = (ShardId, Option<&'a Self>)>,
+    ) -> String {
+        let servers: Vec<(String, Option<&Self>)> =
+            servers.into_iter().map(|(shard, of)| (shard.to_string(), of)).collect();
         let mut text = Text::default();
-        let queues = self.labelled();
-        text.family("seriatim_queue_jobs", "gauge", "Jobs by state, counted up to 10001.");
-        for (queue, of) in &queues {
-            for (state, count) in &of.jobs {
-                text.sample(
-                    "seriatim_queue_jobs",
-                    &[("queue", queue), ("state", state)],
-                    float(*count),
-                );
-            }
+        text.family("seriatim_server_answers", "gauge", "The server could be asked.");
+        for (shard, of) in &servers {
+            let value = f64::from(u8::from(of.is_some()));
+            text.sample("seriatim_server_answers", &[("shard", shard)], value);
         }
-        text.family("seriatim_queue_groups", "gauge", "Groups by state, counted up to 10001.");
-        for (queue, of) in &queues {
-            for (state, count) in &of.groups {
-                text.sample(
-                    "seriatim_queue_groups",
-                    &[("queue", queue), ("state", state)],
-                    float(*count),
-                );
-            }
-        }
-        for (name, help, of) in GAUGES {
-            text.family(name, "gauge", help);
-            for (queue, metrics) in &queues {
-                if let Some(value) = of(metrics) {
-                    text.sample(name, &[("queue", queue)], value);
-                }
-            }
-        }
-        let fleet = [
-            (
-                "seriatim_live_processors",
-                "gauge",
-                "Processors seen in the last 30 s.",
-                Some(float(self.fleet.live_processors)),
-            ),
-            (
-                "seriatim_vacuum_horizon_seconds",
-                "gauge",
-                "Age of the oldest snapshot, which keeps vacuum from dead rows.",
-                self.fleet.vacuum_horizon_s,
-            ),
-            (
-                "seriatim_job_ids_total",
-                "counter",
-                "The last id that was given to a job.",
-                self.fleet.job_ids.map(float),
-            ),
-            (
-                "seriatim_schedule_lag_seconds",
-                "gauge",
-                "How long the schedule that is due the longest has been due.",
-                self.collected_at.map(|_| self.fleet.schedule_lag_s.unwrap_or(0.0)),
-            ),
-            (
-                "seriatim_pending_batches",
-                "gauge",
-                "Batches that have not ended.",
-                self.collected_at.map(|_| float(self.fleet.pending_batches)),
-            ),
-            (
-                "seriatim_failed_batches",
-                "gauge",
-                "Batches whose jobs have ended, and have not all succeeded.",
-                self.collected_at.map(|_| float(self.fleet.failed_batches)),
-            ),
-            (
-                "seriatim_collect_duration_seconds",
-                "gauge",
-                "How long the last collection took.",
-                Some(self.fleet.collect_s),
-            ),
-            ("seriatim_collect_age_seconds", "gauge", "Age of the last collection.", self.age_s),
-        ];
-        for (name, kind, help, value) in fleet {
-            if let Some(value) = value {
-                text.family(name, kind, help);
-                text.sample(name, &[], value);
-            }
-        }
-        text.0
+        let there: Vec<_> =
+            servers.iter().filter_map(|(shard, of)| Some((Some(&**shard), (*of)?))).collect();
+        text.0 + &text_of(&there)
     }
 
     /// The queues with a label of their own, and the sum of the others.
@@ -250,6 +236,44 @@ impl Metrics {
     }
 }
 
+/// Returns the text of one server, or of several by their labels. Each family stands in it once.
+fn text_of(servers: &[(Option<&str>, &Metrics)]) -> String {
+    let mut text = Text::default();
+    let servers: Vec<_> = servers.iter().map(|(shard, of)| (*shard, *of, of.labelled())).collect();
+    for (name, help, of_state) in STATES {
+        text.family(name, "gauge", help);
+        for (shard, _, queues) in &servers {
+            for (queue, of) in queues {
+                for (state, count) in of_state(of) {
+                    let own = [("queue", *queue), ("state", &**state)];
+                    text.sample_of(*shard, name, &own, float(*count));
+                }
+            }
+        }
+    }
+    for (name, help, of) in GAUGES {
+        text.family(name, "gauge", help);
+        for (shard, _, queues) in &servers {
+            for (queue, metrics) in queues {
+                if let Some(value) = of(metrics) {
+                    text.sample_of(*shard, name, &[("queue", queue)], value);
+                }
+            }
+        }
+    }
+    for (name, kind, help, of) in FLEET {
+        let values: Vec<_> =
+            servers.iter().filter_map(|(shard, metrics, _)| Some((*shard, of(metrics)?))).collect();
+        if !values.is_empty() {
+            text.family(name, kind, help);
+        }
+        for (shard, value) in values {
+            text.sample_of(shard, name, &[], value);
+        }
+    }
+    text.0
+}
+
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn float(count: u64) -> f64 {
     count as f64
@@ -263,6 +287,13 @@ impl Text {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writes to a string do not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// A sample of a server, if there are several.
+    fn sample_of(&mut self, shard: Option<&str>, name: &str, own: &[(&str, &str)], value: f64) {
+        let labels: Vec<_> =
+            shard.map(|shard| ("shard", shard)).into_iter().chain(own.iter().copied()).collect();
+        self.sample(name, &labels, value);
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
@@ -290,6 +321,24 @@ mod tests {
         let name = "a\"b\\c\nd".to_owned();
         let text = of(BTreeMap::from([(name, QueueMetrics::default())])).to_prometheus();
         assert!(text.contains("seriatim_queue_paused{queue=\"a\\\"b\\\\c\\nd\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn several_servers_are_one_text_and_one_that_is_away_is_named() {
+        let there = of(BTreeMap::from([("q".to_owned(), QueueMetrics::default())]));
+        let shard = |number| ShardId::new(number).unwrap();
+        let servers = [(shard(0), Some(&there)), (shard(1), None), (shard(2), Some(&there))];
+        let text = Metrics::all_to_prometheus(servers);
+        for line in [
+            "seriatim_server_answers{shard=\"1\"} 0",
+            "seriatim_queue_paused{shard=\"0\",queue=\"q\"} 0",
+            "seriatim_queue_paused{shard=\"2\",queue=\"q\"} 0",
+            "seriatim_live_processors{shard=\"2\"} 0",
+        ] {
+            assert!(text.lines().any(|of| of == line), "{text}");
+        }
+        assert!(!text.contains("{shard=\"1\",queue"));
+        assert_eq!(text.matches("# TYPE seriatim_queue_paused").count(), 1);
     }
 
     #[test]

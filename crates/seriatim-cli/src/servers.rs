@@ -54,6 +54,9 @@ async fn run_on(
             Some(Served::Sqs(served)) => commands::sqs::run_over(&global, served, &servers).await,
         };
     }
+    if matches!(command, Command::Metrics) && global.shard.is_none() && !global.json {
+        return commands::metrics::run_over(&global, &servers).await;
+    }
     if command.is_for_one_server() && global.shard.is_none() && servers.len() > 1 {
         return Err(usage("this command works on one server: say which by --shard N"));
     }

@@ -100,12 +100,24 @@ impl Queue {
         policy.and_then(Result::ok).is_none_or(|policy| policy.allows(account, source))
     }
 
+    /// Returns the settings that the other one does not have like this, as they are here; an empty
+    /// text for one that is not set here and has no default.
+    pub(crate) fn unlike(&self, other: &Self) -> Texts {
+        let names = differing(&self.attributes, &other.attributes);
+        names.map(|name| (name.clone(), self.setting(name).unwrap_or_default())).collect()
+    }
+
     /// Returns the settings by name, without what is counted.
     pub(crate) fn settings(&self) -> Texts {
         let numbers = NUMBERS.iter().map(|(name, ..)| *name);
         let names = numbers.chain(WORDS.iter().map(|(name, _)| *name)).chain(TEXTS);
         names.filter_map(|name| Some((name.to_owned(), self.setting(name)?))).collect()
     }
+}
+
+/// Returns the names of attributes that were not set alike.
+pub(crate) fn differing<'a>(one: &'a Texts, other: &'a Texts) -> impl Iterator<Item = &'a String> {
+    one.keys().chain(other.keys()).filter(|name| one.get(*name) != other.get(*name))
 }
 
 pub(crate) fn is_fifo(name: &str) -> bool {

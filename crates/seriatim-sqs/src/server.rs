@@ -61,6 +61,8 @@ const MAINTENANCE: Duration = Duration::from_secs(30);
 /// How often the queues with waiting requests are looked at, all in one statement, whatever is
 /// heard: a message may become due, or another server may give one back.
 const POLL: Duration = Duration::from_millis(500);
+/// How many queues it reads at once. No index has their order: each read goes over all of them.
+const QUEUES: i64 = 1000;
 /// How often running tasks move messages.
 const MOVES: Duration = Duration::from_secs(1);
 /// How often schedules are looked for that are due.
@@ -313,7 +315,7 @@ async fn maintain_once(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut after = String::new();
     loop {
-        let names = database.queue_names(database.pool(), "", &after, 100, None).await?;
+        let names = database.queue_names(database.pool(), "", &after, QUEUES, None).await?;
         let Some(last) = names.last() else { return Ok(()) };
         after.clone_from(last);
         for name in names {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -98,16 +99,21 @@ impl Server {
     }
 
     /// Asks this server. One of several is not waited for when it goes away: what was asked may be
-    /// done all the same. The error names the server, for the log.
+    /// done all the same. An answer that is there by then counts: a receive has taken its messages.
+    /// The error names the server, for the log.
     pub(crate) async fn ask<T>(
         &self,
         asked: impl Future<Output = Result<T, SqsError>>,
     ) -> Result<T, SqsError> {
         let Some(shard) = self.shard else { return asked.await };
-        let answer = tokio::select! {
-            biased;
-            () = self.until_away() => Err(away(shard)),
-            answer = asked => answer,
+        let answer = if self.is_there() {
+            tokio::select! {
+                biased;
+                answer = asked => answer,
+                () = self.until_away() => Err(away(shard)),
+            }
+        } else {
+            Err(away(shard))
         };
         answer.map_err(|error| {
             let detail = error.detail.map_or_else(String::new, |detail| format!(": {detail}"));
@@ -151,7 +157,10 @@ impl Server {
         Ok(listener(&self.database).await?)
     }
 
+    /// Notes that the server is away, also if it was there at the start, and waits for the next
+    /// try.
     async fn wait_for_next(&self, error: &(dyn Error + Send + Sync)) {
+        self.note(false);
         let shard = self.number();
         tracing::warn!(%error, shard, "cannot listen for messages, which are polled for");
         sleep(LISTEN_AGAIN).await;
@@ -172,13 +181,34 @@ fn away(shard: ShardId) -> SqsError {
     SqsError::new(Code::ServiceUnavailable, message)
 }
 
+/// How many turns are counted. Few queues that are used together share one.
+const TURNS: usize = 64;
+
+/// The turn of each queue. So a program that asks several queues by turns, or sends and receives by
+/// turns, does not meet the same server again and again.
+struct Turns([AtomicUsize; TURNS]);
+
+impl Turns {
+    fn new() -> Self {
+        Self([(); TURNS].map(|()| AtomicUsize::new(0)))
+    }
+
+    fn next(&self, queue: &str) -> usize {
+        let mut hasher = DefaultHasher::new();
+        queue.hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % TURNS as u64).unwrap_or_default();
+        self.0[place].fetch_add(1, Ordering::Relaxed)
+    }
+}
+
 /// The servers.
 pub(crate) struct Servers {
     /// In the order of their numbers. Never empty.
     all: Vec<Server>,
     /// Where groups are; `None` if there is one server.
     shards: Option<Shards>,
-    turn: AtomicUsize,
+    sends: Turns,
+    receives: Turns,
 }
 
 impl Servers {
@@ -192,7 +222,7 @@ impl Servers {
         let key = key.map(|(id, key)| (id, Arc::new(key)));
         let server = Server::new(None, 0, Database::new(pool, client.clone(), key), waiting);
         server.open().await?;
-        Ok(Self { all: vec![server], shards: None, turn: AtomicUsize::new(0) })
+        Ok(Self::new(vec![server], None))
     }
 
     /// Opens several servers. Each has 2 s to answer, and one must.
@@ -224,8 +254,12 @@ impl Servers {
         }
         match last {
             Some(error) if !is_any_there => Err(error),
-            _ => Ok(Self { all: servers, shards: Some(shards.clone()), turn: AtomicUsize::new(0) }),
+            _ => Ok(Self::new(servers, Some(shards.clone()))),
         }
+    }
+
+    fn new(all: Vec<Server>, shards: Option<Shards>) -> Self {
+        Self { all, shards, sends: Turns::new(), receives: Turns::new() }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Server> {
@@ -254,15 +288,11 @@ impl Servers {
         self.all.first()
     }
 
-    /// Returns the server for a message that may be on any: each in turn, but for those that are
-    /// away.
-    pub(crate) fn any(&self) -> &Server {
-        let mut in_turn = self.in_turn(self.turn());
+    /// Returns the server for a message of a queue that may be on any: each in turn, but for those
+    /// that are away.
+    pub(crate) fn any(&self, queue: &str) -> &Server {
+        let mut in_turn = self.in_turn(self.sends.next(queue));
         in_turn.find(|server| server.is_there()).unwrap_or(self.deciding())
-    }
-
-    fn turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns all servers, beginning with that of the turn.
@@ -289,17 +319,19 @@ impl Servers {
         last.ask(ask(last)).await
     }
 
-    /// Asks the servers in turn until one finds something. A server that cannot be asked now
-    /// is passed over, unless none can. With a `key` the turn begins at the same server each time.
+    /// Asks the servers in turn until one finds something of a queue. A server that cannot be asked
+    /// now is passed over, unless none can. With a `key` the turn begins at the same server each
+    /// time.
     pub(crate) async fn find<'a, T, Asking>(
         &'a self,
+        queue: &str,
         key: Option<&str>,
         ask: impl Fn(&'a Server) -> Asking,
     ) -> Result<Vec<T>, SqsError>
     where
         Asking: Future<Output = Result<Vec<T>, SqsError>>,
     {
-        let turn = key.map_or_else(|| self.turn(), |key| self.of_group(key).place);
+        let turn = key.map_or_else(|| self.receives.next(queue), |key| self.of_group(key).place);
         let mut found = Err(SqsError::busy());
         for server in self.in_turn(turn) {
             match server.ask(ask(server)).await {
@@ -337,38 +369,6 @@ impl Servers {
         }
     }
 
-    /// Makes something on all servers, or on none if one is away. The first server is the first one
-    /// to have it: if that refuses, no other is asked.
-    pub(crate) async fn make<'a, Making>(
-        &'a self,
-        make: impl Fn(&'a Server) -> Making,
-    ) -> Result<(), SqsError>
-    where
-        Making: Future<Output = Result<(), SqsError>>,
-    {
-        self.check_all_there()?;
-        for server in &self.all {
-            server.ask(make(server)).await?;
-        }
-        Ok(())
-    }
-
-    /// Changes all servers, or none if one is away. The first server is the last one to be changed:
-    /// a change that breaks off is not seen there, and is repeated on all.
-    pub(crate) async fn change<'a, Changing>(
-        &'a self,
-        change: impl Fn(&'a Server) -> Changing,
-    ) -> Result<(), SqsError>
-    where
-        Changing: Future<Output = Result<(), SqsError>>,
-    {
-        self.check_all_there()?;
-        for server in self.all.iter().rev() {
-            server.ask(change(server)).await?;
-        }
-        Ok(())
-    }
-
     /// Refuses a change of all servers while one of them is away.
     pub(crate) fn check_all_there(&self) -> Result<(), SqsError> {
         let away = self.iter().find(|server| !server.is_there()).and_then(|server| server.shard);
@@ -384,8 +384,9 @@ impl Servers {
         &self.all[0]
     }
 
-    pub(crate) fn decides(&self, server: &Server) -> bool {
-        server.place == self.deciding().place
+    /// Returns the servers behind the deciding one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Server> {
+        self.iter().skip(1)
     }
 
     /// Returns the server if there is only one.
@@ -468,5 +469,51 @@ impl Servers {
             (server.shard, matches!(answered, Ok(Ok(()))))
         });
         join_all(asked).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::postgres::PgPoolOptions;
+    use tokio::join;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// One of several, which nobody has started.
+    fn away_server(waiting: &Arc<Waiting>) -> Server {
+        let pool = PgPoolOptions::new().acquire_timeout(Duration::from_millis(100));
+        let pool = pool.connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
+        let database = Database::new(pool, Client::default(), None);
+        Server::new(Some(ShardId::new(1).unwrap()), 0, database, waiting)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_there_when_the_server_goes_away_counts() {
+        let server = away_server(&Arc::default());
+        server.note(true);
+        let (answer, answered) = oneshot::channel();
+        let asked = async { answered.await.map_err(|_| SqsError::busy()) };
+        let (answered, ()) = join!(server.ask(asked), async {
+            answer.send(7).unwrap();
+            server.note(false);
+        });
+        assert_eq!(answered, Ok(7));
+        let refused = server.ask(async { Ok(7) }).await.unwrap_err();
+        assert_eq!(refused.code, Code::ServiceUnavailable);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_goes_away_before_it_is_listened_to_is_away() {
+        let waiting = Arc::default();
+        let server = away_server(&waiting);
+        // It was there at the start.
+        server.note(true);
+        tokio::select! {
+            () = server.listen(&waiting) => {}
+            () = server.until_away() => {}
+            () = sleep(Duration::from_secs(20)) => panic!("it is still there"),
+        }
+        assert!(!server.is_there());
     }
 }

@@ -12,11 +12,13 @@ use futures::future::{join, join_all};
 use serde::Serialize;
 use seriatim::admin::{QueueOverview, TookOver};
 use seriatim::explain::BoundedCount;
+use seriatim::observe::Metrics;
 use seriatim::shards::{ShardId, Shards};
 
 use crate::app::{App, healthz};
 use crate::config::{Config, Identity};
 use crate::error::{PageError, WebError};
+use crate::metrics::{self, of_fleet};
 use crate::pages::find::FindQuery;
 use crate::pages::frame::Asked;
 use crate::pages::url::{encode, field};
@@ -28,7 +30,8 @@ type Servers = Arc<[(ShardId, Arc<App>)]>;
 
 /// Returns the page and its API over several servers as a router. `/` shows each server at a
 /// glance, also one that gives no answer; `/shard/N/` is the page of one of them, and
-/// `/api/v1/servers` has the same as JSON.
+/// `/api/v1/servers` has the same as JSON. `/metrics` has those of all servers, with the label
+/// `shard`.
 ///
 /// It opens connections to each as [`router`](crate::router) does. A
 /// [`write_pool`](Config::write_pool) is for one server, and is not used.
@@ -44,6 +47,7 @@ pub fn router_over(shards: &Shards, mut config: Config) -> Router {
         .route("/", get(show))
         .route("/find", get(find))
         .route("/api/v1/servers", get(list))
+        .route("/metrics", get(all_metrics))
         .fallback(error::no_such_page)
         .layer(middleware::from_fn(error::without_nul))
         .layer(guard);
@@ -67,6 +71,22 @@ async fn readyz(State(servers): State<Servers>) -> (StatusCode, &'static str) {
         return (StatusCode::OK, "ok\n");
     }
     (StatusCode::SERVICE_UNAVAILABLE, "no database can be reached\n")
+}
+
+/// Shows the metrics of all servers, and of this process.
+async fn all_metrics(State(servers): State<Servers>) -> Response {
+    let asked = servers.iter().map(|(shard, app)| async move {
+        let metrics = of_fleet(app).await.inspect_err(
+            |error| tracing::warn!(%error, %shard, "the metrics of a server could not be read"),
+        );
+        (*shard, metrics.ok())
+    });
+    let all = join_all(asked).await;
+    let all = Metrics::all_to_prometheus(all.iter().map(|(shard, of)| (*shard, of.as_ref())));
+    match servers.first() {
+        Some((_, app)) => metrics::text(all, &app.config).into_response(),
+        None => all.into_response(),
+    }
 }
 
 /// A server at a glance.

@@ -392,7 +392,6 @@ impl Command {
             Self::MoveTask(task) => !matches!(task, MoveTask::List { .. }),
             Self::Schedule(schedule) => !matches!(schedule, Schedule::List),
             Self::Tail(_)
-            | Self::Metrics
             | Self::Enqueue(_)
             | Self::Receive(_)
             | Self::Ack { .. }

@@ -10,7 +10,7 @@ mod explain;
 mod groups;
 mod jobs;
 mod log;
-mod metrics;
+pub(crate) mod metrics;
 mod migrate;
 mod move_task;
 mod nodes;

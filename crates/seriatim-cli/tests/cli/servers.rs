@@ -130,6 +130,27 @@ async fn servers_that_are_mixed_up_are_refused() {
 }
 
 #[tokio::test]
+async fn metrics_of_all_servers_are_one_text() {
+    let two = Two::new().await;
+    let all = two.run(&["metrics"]).await;
+    assert_eq!(all.code, DONE, "{}", all.err);
+    for line in
+        ["seriatim_live_processors{shard=\"0\"} 0", "seriatim_server_answers{shard=\"1\"} 1"]
+    {
+        assert!(all.out.lines().any(|of| of == line), "{line}: {}", all.out);
+    }
+    let away = format!("{} 2=postgres://nobody@127.0.0.1:1/none", two.servers());
+    let some = two.run_on(&away, &["metrics"]).await;
+    assert_eq!(some.code, ERROR);
+    assert!(some.err.starts_with("shard 2: error: "), "{}", some.err);
+    assert!(some.out.contains("seriatim_server_answers{shard=\"2\"} 0"), "{}", some.out);
+    assert!(some.out.contains("seriatim_live_processors{shard=\"1\"} 0"), "{}", some.out);
+    let one = two.run(&["metrics", "--shard", "1"]).await;
+    assert!(one.out.contains("seriatim_live_processors 0"), "{}", one.out);
+    assert_eq!(two.run(&["metrics", "--json"]).await.json()[1]["shard"], 1);
+}
+
+#[tokio::test]
 async fn the_page_shows_all_servers() {
     let two = Two::new().await;
     let servers = format!("{} 2=postgres://nobody@127.0.0.1:1/none", two.servers());

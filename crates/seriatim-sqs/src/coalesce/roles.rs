@@ -95,11 +95,15 @@ impl Coalescers {
     }
 
     pub(crate) fn of(&self, caller: &Caller) -> Arc<OfRole> {
+        let pool = self.database.pool_of(caller);
         let mut of_roles = self.of_roles.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_role = of_roles.entry(caller.role.clone()).or_insert_with(|| {
-            let pool = self.database.pool_of(caller);
-            Arc::new(OfRole::new(&self.database, &self.waiting, pool))
-        });
-        Arc::clone(of_role)
+        if let Some(of_role) = of_roles.get(&caller.role)
+            && Arc::ptr_eq(&of_role.pool.connect_options(), &pool.connect_options())
+        {
+            return Arc::clone(of_role);
+        }
+        let of_role = Arc::new(OfRole::new(&self.database, &self.waiting, pool));
+        of_roles.insert(caller.role.clone(), Arc::clone(&of_role));
+        of_role
     }
 }

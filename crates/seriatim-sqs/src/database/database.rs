@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::Client;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 use tokio::sync::OnceCell;
 
@@ -38,7 +38,8 @@ pub(crate) struct Database {
     pub(crate) client: Client,
     pool: PgPool,
     schema: String,
-    of_roles: Mutex<HashMap<String, PgPool>>,
+    /// With the options of the server's own pool that each was made by.
+    of_roles: Mutex<HashMap<String, (Arc<PgConnectOptions>, PgPool)>>,
     /// The key of the server's settings.
     key: Option<(String, Arc<StoredKey>)>,
     /// Also that there is none: a client whose key is wrong asks again and again.
@@ -85,18 +86,27 @@ impl Database {
         &self.pool
     }
 
-    /// Returns the pool for a caller. A role has its own: its connections begin in that role.
+    /// Returns the pool for a caller. A role has its own: its connections begin in that role. It is
+    /// another one after the server's own pool was led elsewhere, as by a failover.
     pub(crate) fn pool_of(&self, caller: &Caller) -> PgPool {
         let Some(role) = &caller.role else { return self.pool.clone() };
+        let led_by = self.pool.connect_options();
         let mut pools = self.of_roles.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let pool = pools.entry(role.clone()).or_insert_with(|| {
-            let options = (*self.pool.connect_options()).clone().options([("role", role)]);
-            PgPoolOptions::new()
-                .max_connections(CONNECTIONS_OF_ROLE)
-                .acquire_timeout(ACQUIRE_TIMEOUT)
-                .connect_lazy_with(options)
-        });
-        pool.clone()
+        if let Some((made_by, pool)) = pools.get(role)
+            && Arc::ptr_eq(made_by, &led_by)
+        {
+            return pool.clone();
+        }
+        let options = (*led_by).clone().options([("role", role)]);
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS_OF_ROLE)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .connect_lazy_with(options);
+        if let Some((_, left)) = pools.insert(role.clone(), (led_by, pool.clone())) {
+            // Requests that have it still are not to write where it leads.
+            tokio::spawn(async move { left.close().await });
+        }
+        pool
     }
 
     /// Fails if the database has not answered in the last 500 ms, nor does now.

@@ -165,6 +165,21 @@ impl Database {
         Ok(())
     }
 
+    /// Gives a queue these settings and tags, whatever it has.
+    pub(crate) async fn replace_queue(
+        &self,
+        conn: &mut PgConnection,
+        queue: &Queue,
+    ) -> Result<(), SqsError> {
+        let sql = self.sql(
+            "update {schema}.sqs_queue set modified_at = clock_timestamp(), attributes = $2, tags = $3
+             where name = $1",
+        );
+        let replace = sqlx::query(sql).bind(&queue.name);
+        replace.bind(Json(&queue.attributes)).bind(Json(&queue.tags)).execute(conn).await?;
+        Ok(())
+    }
+
     pub(crate) async fn set_tags(
         &self,
         conn: &mut PgConnection,

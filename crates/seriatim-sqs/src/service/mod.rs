@@ -1,6 +1,7 @@
 //! The operations: each from its input to its result.
 
 mod batch;
+mod changes;
 mod delete;
 mod permissions;
 mod queues;

@@ -3,12 +3,11 @@
 
 use serde_json::{Value, json};
 
-use crate::caller::QueueName;
 use crate::error::{Code, SqsError};
-use crate::input::{AddPermission, RemovePermission, Texts};
+use crate::input::{AddPermission, RemovePermission};
 use crate::queue::Queue;
-use crate::servers::Server;
 use crate::service::Request;
+use crate::service::changes::Change;
 
 /// The actions that a queue may allow to others than its owner.
 const ACTIONS: [&str; 9] = [
@@ -68,45 +67,25 @@ impl Request {
     async fn change_policy(
         &self,
         url: Option<String>,
-        change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
+        change: impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError> + Sync,
     ) -> Result<Value, SqsError> {
-        let name = self.name_of(url)?;
-        let (name, change) = (&name, &change);
-        let set = |server| async move {
-            self.until_free(server, name, || self.set_policy(server, name, change)).await
-        };
-        self.servers().change(set).await.map(|()| Value::Null)
-    }
-
-    async fn set_policy(
-        &self,
-        server: &Server,
-        name: &QueueName,
-        change: &impl Fn(&mut Vec<Value>, &str) -> Result<(), SqsError>,
-    ) -> Result<(), SqsError> {
-        let mut tx = self.begin(server).await?;
-        let queue = server.database.lock_queue(&mut tx, name).await?;
-        let arn = self.arn_of(&queue.name);
-        let mut policy = policy(&queue, &arn);
-        let mut statements = match policy["Statement"].take() {
-            Value::Array(statements) => statements,
-            Value::Null => Vec::new(),
-            one => vec![one],
-        };
-        match change(&mut statements, &arn) {
-            // A change that broke off was done here already.
-            Err(_) if !self.servers().decides(server) => return Ok(()),
-            changed => changed?,
-        }
-        let text = if statements.is_empty() {
-            String::new()
-        } else {
+        let policy_with_change = |queue: &Queue| {
+            let arn = self.arn_of(&queue.name);
+            let mut policy = policy(queue, &arn);
+            let mut statements = match policy["Statement"].take() {
+                Value::Array(statements) => statements,
+                Value::Null => Vec::new(),
+                one => vec![one],
+            };
+            change(&mut statements, &arn)?;
+            if statements.is_empty() {
+                return Ok(Change::Policy(String::new()));
+            }
             policy["Statement"] = statements.into();
-            policy.to_string()
+            Ok(Change::Policy(policy.to_string()))
         };
-        let set = Texts::from([(String::from("Policy"), text)]);
-        server.database.set_attributes(&mut tx, &queue.name, &set).await?;
-        Ok(tx.commit().await?)
+        self.change_queue(&self.name_of(url)?, policy_with_change).await?;
+        Ok(Value::Null)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Map, Value, json};
+use sqlx::PgTransaction;
 
 use crate::caller::QueueName;
 use crate::database::Depth;
@@ -17,6 +18,7 @@ use crate::queue::{self, Queue};
 use crate::redrive::RedrivePolicy;
 use crate::servers::Server;
 use crate::service::Request;
+use crate::service::changes::Change;
 
 const PAGE: i64 = 1000;
 const TAGS_LIMIT: usize = 50;
@@ -36,17 +38,52 @@ impl Request {
         check_tags(&name, &input.tags)?;
         self.check_target(&name, &given).await?;
         let attributes: Texts = given.clone().into_iter().filter(|(_, v)| !v.is_empty()).collect();
-        let make = |server| {
-            let (name, given, attributes, tags) = (&name, &given, &attributes, &input.tags);
-            async move {
-                let once = || self.make_queue(server, name, given, attributes, tags);
-                self.until_free(server, name, once).await
-            }
-        };
-        self.servers().make(make).await?;
+        self.servers().check_all_there()?;
+        let first = self.servers().deciding();
+        self.check_not_elsewhere(first, &name, &attributes).await?;
+        let once = || self.make_queue(first, &name, &given, &attributes, &input.tags);
+        first.ask(self.until_free(first, &name, once)).await?;
+        if self.servers().only().is_none() {
+            self.change_queue(&name, |_| Ok(Change::Following)).await?;
+        }
         Ok(json!({"QueueUrl": self.url_of(&name)}))
     }
 
+    /// Refuses a queue that the first server lacks and another one has with other settings, which
+    /// would be lost. The first one may be new, or an older state of itself.
+    async fn check_not_elsewhere(
+        &self,
+        first: &Server,
+        name: &QueueName,
+        attributes: &Texts,
+    ) -> Result<(), SqsError> {
+        for server in self.servers().others() {
+            let pool = self.pool(server);
+            let found = server.ask(server.database.queue(&pool, name)).await;
+            let found = match found {
+                Err(error) if error.code == Code::QueueDoesNotExist => continue,
+                found => found?,
+            };
+            let Some(attribute) = queue::differing(attributes, &found.attributes).next() else {
+                continue;
+            };
+            return match first.ask(first.database.queue(&self.pool(first), name)).await {
+                Err(error) if error.code == Code::QueueDoesNotExist => {
+                    let shard = server.number().unwrap_or_default();
+                    let message = format!(
+                        "Shard {shard} has this queue with a different value for attribute \
+                         {attribute}, and the first server does not have it: create it with the \
+                         attributes that it has there"
+                    );
+                    Err(SqsError::new(Code::QueueNameExists, message))
+                }
+                found => found.map(drop),
+            };
+        }
+        Ok(())
+    }
+
+    /// Makes a queue on the first server, which decides whether it may have these settings.
     async fn make_queue(
         &self,
         server: &Server,
@@ -76,7 +113,7 @@ impl Request {
     }
 
     /// Changes the settings of jobs. The change is recorded with the caller's key.
-    async fn configure(
+    pub(super) async fn configure(
         &self,
         server: &Server,
         conn: &mut sqlx::PgConnection,
@@ -126,23 +163,42 @@ impl Request {
         }
     }
 
-    /// Removes a queue and cancels its messages, also those in flight.
+    /// Removes a queue and cancels its messages, also those in flight. The first server is the last
+    /// one, and has the queue's row locked meanwhile, as a change has.
     pub(super) async fn delete_queue(&self, input: OfQueue) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
-        self.servers().change(|server| self.delete_queue_on(server, &queue)).await?;
+        let name = self.name_of(input.queue_url)?;
+        let queue = self.queue_named(&name).await?;
+        self.servers().check_all_there()?;
+        let first = self.servers().deciding();
+        let once = async || {
+            let mut tx = self.begin(first).await?;
+            first.database.lock_queue(&mut tx, &name).await?;
+            for server in self.servers().others() {
+                server.ask(self.delete_queue_on(server, &queue)).await?;
+            }
+            self.remove_queue(first, tx, &queue).await
+        };
+        first.ask(self.until_free(first, &name, once)).await?;
+        first.ask(self.empty(first, &queue, "DeleteQueue")).await?;
         Ok(Value::Null)
     }
 
     async fn delete_queue_on(&self, server: &Server, queue: &Queue) -> Result<(), SqsError> {
-        let once = async || {
-            let mut tx = self.begin(server).await?;
-            server.database.delete_queue(&mut tx, &queue.name).await?;
-            let settings = queue::reset_settings(&queue.name);
-            self.configure(server, &mut tx, settings, "DeleteQueue").await?;
-            Ok(tx.commit().await?)
-        };
+        let once = async || self.remove_queue(server, self.begin(server).await?, queue).await;
         self.until_free(server, &queue.name, once).await?;
         self.empty(server, queue, "DeleteQueue").await
+    }
+
+    async fn remove_queue(
+        &self,
+        server: &Server,
+        mut tx: PgTransaction<'static>,
+        queue: &Queue,
+    ) -> Result<(), SqsError> {
+        server.database.delete_queue(&mut tx, &queue.name).await?;
+        let settings = queue::reset_settings(&queue.name);
+        self.configure(server, &mut tx, settings, "DeleteQueue").await?;
+        Ok(tx.commit().await?)
     }
 
     /// Cancels the messages of a queue, and forgets their deduplication ids. The operation is
@@ -173,7 +229,9 @@ impl Request {
             );
             return Err(SqsError::new(Code::PurgeQueueInProgress, message));
         }
-        self.servers().change(|server| self.empty(server, &queue, "PurgeQueue")).await?;
+        for server in self.servers().iter() {
+            server.ask(self.empty(server, &queue, "PurgeQueue")).await?;
+        }
         Ok(Value::Null)
     }
 
@@ -279,7 +337,8 @@ impl Request {
         &self,
         input: SetQueueAttributes,
     ) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let name = self.name_of(input.queue_url)?;
+        let queue = self.queue_named(&name).await?;
         let given = input.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
         let given = queue::normal(given);
         if queue.is_fifo() && given.get("FifoQueue").is_some_and(|fifo| fifo != "true") {
@@ -289,39 +348,26 @@ impl Request {
         }
         queue::check_settings(&queue.name, &given)?;
         self.check_target(&queue.name, &given).await?;
-        self.servers().change(|server| self.set_attributes_on(server, &queue, &given)).await?;
+        self.change_queue(&name, |_| Ok(Change::Settings(given.clone()))).await?;
         Ok(Value::Null)
     }
 
-    async fn set_attributes_on(
-        &self,
-        server: &Server,
-        queue: &Queue,
-        given: &Texts,
-    ) -> Result<(), SqsError> {
-        let once = async || {
-            let mut tx = self.begin(server).await?;
-            server.database.set_attributes(&mut tx, &queue.name, given).await?;
-            let settings = queue::job_settings(&queue.name, given, false);
-            self.configure(server, &mut tx, settings, "SetQueueAttributes").await?;
-            Ok(tx.commit().await?)
-        };
-        self.until_free(server, &queue.name, once).await
-    }
-
     pub(super) async fn tag_queue(&self, input: TagQueue) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let name = self.name_of(input.queue_url)?;
         let tags = input.tags.filter(|tags| !tags.is_empty());
         let tags = tags.ok_or_else(|| SqsError::missing("Tags"))?;
-        let mut all = queue.tags.clone();
-        all.extend(tags.clone());
-        check_tags(&queue.name, &all)?;
-        self.set_tags(&queue, &tags, &[]).await?;
+        let change = |queue: &Queue| {
+            let mut all = queue.tags.clone();
+            all.extend(tags.clone());
+            check_tags(&queue.name, &all)?;
+            Ok(Change::Tags { given: tags.clone(), removed: Vec::new() })
+        };
+        self.change_queue(&name, change).await?;
         Ok(Value::Null)
     }
 
     pub(super) async fn untag_queue(&self, input: UntagQueue) -> Result<Value, SqsError> {
-        let queue = self.queue(input.queue_url).await?;
+        let name = self.name_of(input.queue_url)?;
         let keys = input.tag_keys.filter(|keys| !keys.is_empty());
         let keys = keys.ok_or_else(|| {
             SqsError::new(
@@ -329,25 +375,9 @@ impl Request {
                 "Tag keys must be between 1 and 128 characters in length.",
             )
         })?;
-        self.set_tags(&queue, &Texts::new(), &keys).await?;
+        let change = |_: &Queue| Ok(Change::Tags { given: Texts::new(), removed: keys.clone() });
+        self.change_queue(&name, change).await?;
         Ok(Value::Null)
-    }
-
-    async fn set_tags(
-        &self,
-        queue: &Queue,
-        given: &Texts,
-        removed: &[String],
-    ) -> Result<(), SqsError> {
-        let set = |server| async move {
-            let once = async || {
-                let mut tx = self.begin(server).await?;
-                server.database.set_tags(&mut tx, &queue.name, given, removed).await?;
-                Ok(tx.commit().await?)
-            };
-            self.until_free(server, &queue.name, once).await
-        };
-        self.servers().change(set).await
     }
 
     pub(super) async fn list_queue_tags(&self, input: OfQueue) -> Result<Value, SqsError> {

@@ -83,7 +83,7 @@ impl Request {
         check_key(self.servers(), &self.caller).await?;
         let claim =
             |server| async move { self.coalescers(server).receives(receiving).ask(()).await };
-        self.servers().find(receiving.attempt_id.as_deref(), claim).await
+        self.servers().find(&receiving.queue, receiving.attempt_id.as_deref(), claim).await
     }
 
     fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Result<Value, SqsError> {

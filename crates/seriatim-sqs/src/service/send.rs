@@ -90,7 +90,7 @@ impl Request {
         queue: &Queue,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Sent, SqsError>>, SqsError> {
-        let (servers, any) = (self.servers(), self.servers().any());
+        let (servers, any) = (self.servers(), self.servers().any(&queue.name));
         let on = |message: &NewMessage| {
             message.group.as_deref().map_or(any, |group| servers.of_group(group))
         };

@@ -156,7 +156,6 @@ async fn a_long_poll_is_refused(taken_away: impl AsyncFn(&Keys, &str) -> bool) {
     sqs.end().await;
 }
 
-/// A signature is good for 15 minutes around its time, for its request and no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_counts_while_one_of_several_servers_is_there() {
     let server = Server::start().await.unwrap();
@@ -192,6 +191,37 @@ async fn a_key_counts_while_one_of_several_servers_is_there() {
     sqs.end().await;
 }
 
+/// As after a failover, which leads the server's own pool to another primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_with_a_role_follows_the_servers_pool() {
+    let (sqs, shards) =
+        Sqs::start_over(vec![TestDatabase::create().await.unwrap()], Config::new()).await;
+    let other = TestDatabase::create().await.unwrap();
+    let (_, pool) = shards.iter().next().unwrap();
+    let role: String =
+        sqlx::query_scalar("select current_user::text").fetch_one(pool).await.unwrap();
+    let key = NewKey::random();
+    for database in [&sqs.database, &other] {
+        let keys = Keys::new(database.pool(), &Client::default());
+        keys.store(&key, Some(&role), None::<&[&str]>).await.unwrap();
+    }
+    let own = (&*key.access_key, &*key.secret);
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
+    let message = json!({"QueueUrl": "q", "MessageBody": "1"});
+    assert_eq!(ask(&sqs, own, "SendMessage", message.clone()).await.status, 200);
+    let copied = "insert into seriatim.sqs_queue (name) values ('q')";
+    sqlx::query(copied).execute(other.pool()).await.unwrap();
+    pool.set_connect_options((*other.pool().connect_options()).clone());
+    assert_eq!(ask(&sqs, own, "SendMessage", message).await.status, 200);
+    let jobs = "select count(*) from seriatim.job";
+    assert_eq!(sqs.number(jobs).await, 1);
+    let there: i64 = sqlx::query_scalar(jobs).fetch_one(other.pool()).await.unwrap();
+    assert_eq!(there, 1);
+    sqs.end().await;
+    other.remove().await.unwrap();
+}
+
+/// A signature is good for 15 minutes around its time, for its request and no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signature_is_of_its_time_and_its_request() {
     let sqs = Sqs::start_with(Config::new(), 10).await;

@@ -15,6 +15,7 @@ use seriatim_sqs::{Access, Config, MessageId, ServeError, serve_over};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{PATIENCE, Sqs, bodies};
@@ -182,6 +183,95 @@ async fn a_change_that_broke_off_is_repeated_on_all() {
     three.sqs.end().await;
 }
 
+/// A server that came later, or that missed a change, gets a queue as the first one has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_create_gives_all_servers_what_the_first_one_has() {
+    let three = Several::start().await;
+    let sqs = &three.sqs;
+    let url = sqs.queue_with("q.fifo", json!({"VisibilityTimeout": "7"})).await;
+    sqs.queue("dead.fifo").await;
+    let policy = json!({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead.fifo",
+        "maxReceiveCount": 2});
+    let set = json!({"DelaySeconds": "3", "RedrivePolicy": policy.to_string()});
+    sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": set})).await;
+    sqs.call("TagQueue", json!({"QueueUrl": url, "Tags": {"a": "1"}})).await;
+    // One server is new, and the other one has a change that broke off.
+    let forget = "delete from seriatim.sqs_queue where name = 'q.fifo'";
+    let forget_settings = "delete from seriatim.queue where name = 'q.fifo'";
+    for sql in [forget, forget_settings] {
+        sqlx::query(sql).execute(sqs.others[1].pool()).await.unwrap();
+    }
+    let half = "update seriatim.sqs_queue set attributes = '{\"FifoQueue\": \"true\",
+        \"VisibilityTimeout\": \"8\", \"ReceiveMessageWaitTimeSeconds\": \"5\"}'";
+    sqlx::query(half).execute(sqs.others[0].pool()).await.unwrap();
+    // The name alone, and what the first server has.
+    sqs.queue_with("q.fifo", json!({})).await;
+    sqs.queue_with("q.fifo", json!({"VisibilityTimeout": "7"})).await;
+    let whole = "select count(*) from seriatim.sqs_queue q join seriatim.queue using (name)
+        where name = 'q.fifo' and q.attributes - 'RedrivePolicy' = '{\"FifoQueue\": \"true\",
+          \"VisibilityTimeout\": \"7\", \"DelaySeconds\": \"3\"}'
+          and q.attributes ? 'RedrivePolicy' and q.tags = '{\"a\": \"1\"}'
+          and dead_letter_queue = 'dead.fifo' and max_attempts = 2
+          and delay_ms = 3000";
+    assert_eq!(three.numbers(whole).await, [1, 1, 1]);
+    let (name, _) = sqs
+        .refusal(
+            "CreateQueue",
+            json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true",
+                "VisibilityTimeout": "8"}}),
+        )
+        .await;
+    assert_eq!(name, "QueueNameExists");
+    // The others keep what they have if the first one is new.
+    sqlx::query(forget).execute(sqs.database.pool()).await.unwrap();
+    let alone = json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}});
+    let (name, told) = sqs.refusal("CreateQueue", alone).await;
+    assert_eq!(name, "QueueNameExists");
+    assert!(told.starts_with("Shard 1 has this queue with a different value"), "{told}");
+    assert_eq!(three.numbers(whole).await, [0, 1, 1]);
+    let all = json!({"VisibilityTimeout": "7", "DelaySeconds": "3",
+        "RedrivePolicy": policy.to_string()});
+    sqs.queue_with("q.fifo", all).await;
+    let settings = "select count(*) from seriatim.sqs_queue where name = 'q.fifo'
+        and attributes ->> 'DelaySeconds' = '3' and attributes ->> 'VisibilityTimeout' = '7'";
+    assert_eq!(three.numbers(settings).await, [1, 1, 1]);
+    three.sqs.end().await;
+}
+
+/// Changes that come to two processes reach all servers in one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_at_the_same_time_leave_all_servers_alike() {
+    let three = Several::start().await;
+    let sqs = &three.sqs;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = listener.local_addr().unwrap().to_string();
+    let (end, ended) = oneshot::channel::<()>();
+    let (shards, config) = (three.shards.clone(), Config::new().access(Access::Anonymous));
+    let serving = tokio::spawn(async move {
+        serve_over(listener, &shards, config, async { _ = ended.await }).await
+    });
+    let url = sqs.queue("q").await;
+    let seconds = "select (attributes ->> 'VisibilityTimeout')::int8 from seriatim.sqs_queue";
+    for round in 0..20 {
+        let changes = [&sqs.address, &other, &sqs.address, &other].into_iter().zip(0..);
+        let changes = changes.map(|(address, n)| {
+            let attributes = json!({"VisibilityTimeout": (10 * round + n).to_string()});
+            let change = json!({"QueueUrl": url, "Attributes": attributes});
+            let mut change = sqs.request("SetQueueAttributes", &change);
+            *change.uri_mut() = format!("http://{address}/").parse().unwrap();
+            sqs.send(change)
+        });
+        for changed in join_all(changes).await {
+            assert_eq!(changed.status, 200, "{}", changed.body);
+        }
+        let numbers = three.numbers(seconds).await;
+        assert!(numbers.iter().all(|of| *of == numbers[0]), "{round}: {numbers:?}");
+    }
+    end.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+    three.sqs.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_of_all_servers_are_received_once_and_in_order() {
     const GROUPS: usize = 18;
@@ -313,6 +403,30 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
         assert!(told.contains("move-task start --shard"), "{told}");
     }
     three.sqs.end().await;
+}
+
+/// A program that does two things in turn does not meet the same server each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_queue_has_a_turn_of_its_own() {
+    let databases = join_all((0..2).map(|_| TestDatabase::create())).await;
+    let two = Several::start_on(databases.into_iter().map(Result::unwrap).collect()).await;
+    let sqs = &two.sqs;
+    let urls = [sqs.queue("a").await, sqs.queue("b").await];
+    let empty = sqs.queue("empty").await;
+    for n in 0..4 {
+        for url in &urls {
+            sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": n.to_string()})).await;
+        }
+    }
+    for n in 0..4 {
+        let body = json!({"QueueUrl": urls[0], "MessageBody": n.to_string()});
+        sqs.call("SendMessage", body).await;
+        assert!(sqs.receive(&empty).await.is_empty());
+    }
+    let of = |queue| format!("select count(*) from seriatim.job where queue = '{queue}'");
+    assert_eq!(two.numbers(&of("a")).await, [4, 4]);
+    assert_eq!(two.numbers(&of("b")).await, [2, 2]);
+    two.sqs.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

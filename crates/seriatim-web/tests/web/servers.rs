@@ -72,6 +72,13 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
         assert!(front.body.contains(part), "{part}: {}", front.body);
     }
     assert!(!front.body.contains("secret"), "{}", front.body);
+    assert_eq!(request(at, "GET", "/metrics", &[], "").await.status, 401);
+    let metrics = get(at, "/metrics", VIC).await.body;
+    for line in
+        ["seriatim_server_answers{shard=\"2\"} 0", "seriatim_live_processors{shard=\"1\"} 0"]
+    {
+        assert!(metrics.lines().any(|of| of == line), "{line}: {metrics}");
+    }
     let list = get(at, "/api/v1/servers", VIC).await.json();
     assert_eq!(list[1]["shard"], 1);
     assert_eq!(list[1]["queues"][0]["queue"], "orders");
