@@ -82,7 +82,8 @@ impl Request {
             }
             Ok(tx.commit().await?)
         };
-        first.ask(self.until_free(first, name, once)).await
+        // Boxed: it has a statement for each kind of change.
+        first.ask(Box::pin(self.until_free(first, name, once))).await
     }
 
     /// Gives another server than the first one the queue as it is with the change, also what it

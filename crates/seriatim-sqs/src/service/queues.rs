@@ -178,7 +178,7 @@ impl Request {
             }
             self.remove_queue(first, tx, &queue).await
         };
-        first.ask(self.until_free(first, &name, once)).await?;
+        first.ask(Box::pin(self.until_free(first, &name, once))).await?;
         first.ask(self.empty(first, &queue, "DeleteQueue")).await?;
         Ok(Value::Null)
     }
