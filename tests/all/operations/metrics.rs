@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::{Value, json};
 use seriatim::admin::QueueSettings;
+use seriatim::observe::Metrics;
 use seriatim::receive::Receive;
+use seriatim::shards::ShardId;
 use seriatim::testing::Jobs;
 use seriatim::{Client, JobError, NewJob, Processor, Schedule};
 use sqlx::AssertSqlSafe;
@@ -152,7 +154,10 @@ async fn alerts_and_dashboards_name_what_is_there() {
         .unwrap();
     sqlx::query("select 1").execute(&mut *open).await.unwrap();
     client.collect_metrics(pool, EVERY).await.unwrap();
-    let of_fleet = client.metrics(pool).await.unwrap().to_prometheus();
+    let of_fleet = client.metrics(pool).await.unwrap();
+    let over_servers = [(ShardId::new(0).unwrap(), Some(&of_fleet))];
+    let over_servers = Metrics::all_to_prometheus(over_servers);
+    let of_fleet = of_fleet.to_prometheus();
     for line in of_fleet.lines() {
         let Some(gauge) = line.strip_prefix("# TYPE ").and_then(|line| line.split(' ').next())
         else {
@@ -162,7 +167,7 @@ async fn alerts_and_dashboards_name_what_is_there() {
             assert!(counts_once(&expr, gauge), "{file}: {gauge} of each process in {expr}");
         }
     }
-    let text = of_fleet + &scrape_of_a_process().await;
+    let text = of_fleet + &over_servers + &scrape_of_a_process().await;
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let samples = samples.filter_map(|line| line.split(['{', ' ']).next());
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
