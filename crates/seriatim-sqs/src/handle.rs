@@ -46,7 +46,7 @@ impl Handles {
     }
 }
 
-/// Returns the receipt that a handle names. Its signature is not checked: `Handles::check` does that.
+/// Returns the receipt that a handle names. `Handles::check` also checks its signature.
 pub(crate) fn receipt_of(handle: &str) -> Option<Receipt> {
     read(parts(&BASE64.decode(handle).ok()?)?.0)
 }
