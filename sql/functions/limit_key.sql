@@ -91,7 +91,7 @@ end $$;
 
 -- Appends a slot for each key that groups of a queue wait for, as its limit has changed, and wakes
 -- workers. A claim that counted by the limit of before may gate a group behind this: the ends of
--- the others wake it.
+-- the others wake it, or the next sweep.
 create or replace function {schema}.free_gated(of_queue text) returns void
 language sql volatile as $$
   with recursive gated(key) as (

@@ -334,6 +334,31 @@ async fn a_group_that_is_gated_beside_the_end_of_the_limit_is_woken() {
     scene.end().await;
 }
 
+/// The key of the group that was gated beside the change has room now. Its wait need not last as
+/// long as the jobs of others.
+#[tokio::test]
+async fn a_group_that_is_gated_beside_a_higher_limit_does_not_wait_for_an_end() {
+    for higher in ["2", "null"] {
+        let scene = limited(1).await;
+        let (mut conn, mut other) = (scene.session().await, scene.session().await);
+        enqueue(&mut conn, &["a"]).await;
+        let first = scene.claim_one(&mut conn).await;
+        scene.lease("a", 3600).await;
+        let second = enqueue(&mut conn, &["b"]).await;
+        assert!(claim_in_open(&scene, &mut other).await.is_empty());
+        let configure =
+            format!("select seriatim.configure_queue('q', '{{\"limit_per_key\": {higher}}}')");
+        scene.run(&configure).await;
+        commit(&mut other).await;
+        assert!(scene.claim(&mut conn, 10).await.is_empty(), "nobody knows of the room");
+        assert!(!scene.rescue("b").await, "it is late, and not stranded");
+        assert_eq!(run_all(&scene, &mut conn).await, second, "limit: {higher}");
+        scene.run_job(&mut conn, &first).await;
+        assert_eq!((gated(&scene).await, slots(&scene).await), (0, 0));
+        scene.end().await;
+    }
+}
+
 /// A group keeps the slot that it had when the limit was removed: its end wakes who was gated
 /// beside that.
 #[tokio::test]

@@ -9,7 +9,8 @@ use crate::store::Store;
 const GROUPS: usize = 200;
 
 /// Visits the next groups with unfinished jobs behind `cursor`, and makes those ready that nothing
-/// would wake. Returns their number.
+/// would wake. Returns their number. A group that was gated beside a change of its limit is woken,
+/// and not counted.
 pub(crate) async fn sweep(
     store: &Store,
     conn: &mut PgConnection,

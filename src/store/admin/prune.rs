@@ -40,6 +40,7 @@ statements! {
     NEXT_GROUP = groups;
     STRANDED = stranded;
     FLAG = flag;
+    FREE_SLOT = |names| names.sql("select {free_slots}(array[$1], array[$2], true)");
     FORGET_PAUSES = |names| names.sql("select p.queue, p.group_id from {forget_pauses}($1, $2, $3) p");
     EXPIRED_DEDUP = |names| expired(names.dedup());
     EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
@@ -115,6 +116,9 @@ fn groups(names: &Names) -> String {
 /// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row
 /// that would come to it, and no pause, whose end flags it. One snapshot: in each, a flag or a row
 /// covers every job that the library wrote.
+///
+/// With its limit key if the group waits for a slot that is free, and others run: their ends would
+/// wake it. A claim that counted by the limit of before has gated it.
 fn stranded(names: &Names) -> String {
     let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
@@ -155,8 +159,14 @@ fn stranded(names: &Names) -> String {
         .from_as(names.group_setting(), "s")
         .and_where(sql(format!("s.queue = ?1 and s.group_id = ?2 and {}", paused("s"))))
         .to_owned();
+    let late_key = names.sql(
+        "(select g.gated_by from {queue_group} g
+          where g.queue = ?1 and g.group_id = ?2 and g.head_id <= lowest.id and exists (
+            select from {queue_group} t where t.queue = g.queue and t.limit_key = g.gated_by))",
+    );
     let query = select()
         .column(("lowest", "id"))
+        .expr(sql(late_key))
         .from("lowest")
         .and_where(Expr::cust_with_expr("coalesce($1 > lowest.id, true)", sub(flag)))
         .and_where(Expr::not_exists(covered))
@@ -294,7 +304,8 @@ impl Store {
         self.query(&NEXT_GROUP).bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Flags the group's next job if nothing would wake it; returns whether it did.
+    /// Flags the group's next job if nothing would wake it; returns whether it did. Frees the slot
+    /// for a gated group that does not know of it.
     pub(crate) async fn rescue(
         &self,
         conn: &mut PgConnection,
@@ -305,7 +316,11 @@ impl Store {
         let Some(row) = stranded.fetch_optional(&mut *conn).await? else {
             return Ok(false);
         };
-        let job: i64 = row.try_get(0)?;
+        let (job, late_key): (i64, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+        if let Some(key) = late_key {
+            self.query(&FREE_SLOT).bind(queue).bind(key).execute(conn).await?;
+            return Ok(false);
+        }
         Ok(self.query(&FLAG).bind(job).fetch_optional(conn).await?.is_some())
     }
 }
