@@ -13,7 +13,7 @@
 -- left to the end of that, and a grace.
 --
 -- Locks: the row of the group, or of a job without one; skips, terminates who has it, and waits for
--- its end, for 1 s. Then the job; waits for 0.1 s.
+-- its end, for 1 s. Before that an advisory lock, `session_end_key`. Then the job; waits for 0.1 s.
 create or replace function abort(job bigint, reason text default null, actor text default session_user,
   out status text, out done boolean, out terminated integer, out forbidden integer)
 language plpgsql volatile set search_path from current as $$
@@ -75,6 +75,7 @@ begin
     end if;
     of_session := locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end);
     if of_session <> pg_backend_pid() and terminated is distinct from of_session then
+      perform pg_advisory_xact_lock(session_end_key(of_session));
       begin
         if pg_catalog.pg_terminate_backend(of_session) then
           terminated := of_session;
@@ -83,8 +84,6 @@ begin
         forbidden := of_session;
         return;
       end;
-      -- A handler that waits for a query gets its error as soon, and its worker would record a
-      -- failure: this waits for the row before it.
       begin
         perform set_config('lock_timeout', '1s', true);
         if was.group_id is null then

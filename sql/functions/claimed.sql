@@ -58,6 +58,13 @@ begin
   end if;
 end $$;
 
+-- Returns the key of the advisory lock of an abort that ends a session. The session's process would
+-- record the error of its query as a failure, and waits for the abort's commit before that.
+create or replace function {schema}.session_end_key(of_session integer) returns bigint
+language sql immutable parallel safe as $$
+  select hashtextextended('seriatim ends session ' || of_session, 0)
+$$;
+
 -- Returns the session whose transaction has locked a row, by the row's `xmax`: it must have a lock
 -- on the row's table as well, as the number may also be that of a set of transactions. In a set
 -- those count that keep others from writing the row.

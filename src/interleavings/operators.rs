@@ -11,7 +11,8 @@ use crate::Client;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, number, pid, run};
-use crate::store::HoldAnswer;
+use crate::interleavings::support::steps::failed;
+use crate::store::{HoldAnswer, in_tx};
 
 /// Where jobs are moved to, or came from.
 const OTHER: &str = "other";
@@ -315,6 +316,54 @@ async fn maintenance_leaves_a_job_that_was_claimed_before_it_was_locked() {
             };
             assert!(held.cancel_requested, "its worker carries it out");
         }
+        scene.end().await;
+    }
+}
+
+/// A handler that waits for a query gets its error as soon as the abort ends the session. The abort
+/// is recorded first.
+#[tokio::test]
+async fn an_abort_that_has_ended_a_session_comes_before_the_end_of_its_handler() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        let ends = "terminated := of_session;";
+        scene.rewrite("abort", &[(ends, &format!("{ends} perform public.pass_gate();"))]).await;
+        if wrong {
+            let lock = "perform pg_advisory_xact_lock(session_end_key(of_session));";
+            scene.rewrite("abort", &[(lock, "")]).await;
+        }
+        let (mut holder, mut worker) = (scene.session().await, scene.session().await);
+        let claim = scene.claim_one(&mut worker).await;
+        let held = scene.hold(&mut holder, &claim).await;
+        scene.close_gate().await;
+        let abort = format!("select done::int::int8 from seriatim.abort({job})");
+        let aborting = scene.at_gate(abort).await;
+        let pid = pid(&mut worker).await;
+        let store = scene.store.clone();
+        let settling = tokio::spawn(async move {
+            in_tx(&mut worker, async |conn| store.terminate(conn, held.session).await)
+                .await
+                .unwrap();
+            worker
+        });
+        if wrong {
+            let mut worker = settling.await.unwrap();
+            let held = scene.hold(&mut worker, &claim).await;
+            scene.settle(&mut worker, &claim, &held, &failed()).await;
+            commit(&mut worker).await;
+            scene.open_gate().await;
+        } else {
+            scene.until_waits(pid, "advisory").await;
+            scene.open_gate().await;
+            let mut worker = settling.await.unwrap();
+            let late = scene.try_hold(&mut worker, &claim).await;
+            assert!(matches!(late, HoldAnswer::Lost), "{late:?}");
+        }
+        let (done, mut conn) = aborting.await.unwrap();
+        assert_eq!(done, 1);
+        let kind = "select (history -> -1 ->> 'kind' = 'aborted')::int::int8 from seriatim.job";
+        assert_eq!(number(&mut conn, kind).await, i64::from(!wrong));
         scene.end().await;
     }
 }

@@ -23,9 +23,11 @@ statements! {
         "select distinct job_id from {cancel_request} r where r.job_id = any($1)",
     );
 
+    /// An abort that ends the session comes first, up to its commit.
     TERMINATE = |names| names.sql(
-        "select pg_terminate_backend(pid) from pg_catalog.pg_stat_activity
-        where pid = $1 and backend_start = $2",
+        "with ended as materialized (select pg_advisory_xact_lock_shared({session_end_key}($1)))
+        select pg_terminate_backend(s.pid) from ended, pg_catalog.pg_stat_activity s
+        where s.pid = $1 and s.backend_start = $2",
     );
 }
 
