@@ -17,8 +17,14 @@
 -- without a row has the defaults. Producers read them without a lock. They write `dedup` only for
 -- jobs with a deduplication id.
 --
+-- Beside these: schedules and batches, which enqueue jobs by themselves; operators' changes and
+-- move tasks; counts for metrics; the queues and keys of SQS clients. The types at the end are what
+-- the steps of a claim tell each other.
+--
 -- Functions are no part of a migration: sql/functions has them. All is created in the schema that
 -- comes first in the search_path.
+--
+-- This file is the schema of the first release, and never changes. A change comes as the next file.
 
 -- What has been applied: a row for each version of the schema.
 create table migration (
@@ -53,15 +59,16 @@ create table job (
   -- "Read my group": see adopt. A finished (cancelled) job keeps it until an adopter has seen it.
   flagged boolean not null default false,
   priority job_priority not null default 0,    -- higher is sooner; between groups, never inside one
-  attempts integer not null default 0,         -- runs begun; only ever counts up
+  -- Only ever counts up. With a group: runs ended, and a claim shows the one that runs.
+  attempts integer not null default 0,
   attempts_forgiven integer not null default 0, -- not held against it (shutdown, retry)
   max_attempts positive_integer,               -- null: the queue's
   timeout_ms positive_bigint,                  -- null: the queue's
   lease_ms positive_bigint,                    -- null: the queue's
   run_at timestamptz not null default now(),
   expires_at timestamptz,                      -- not begun after this time
-  -- Of a job without a group: its place among those that are ready, `run_at` less the head start of
-  -- its priority. Its own row is its lock, its token and its lease.
+  -- Its place among those that are ready: `run_at` less the head start of its priority. Of a flagged
+  -- job as well. A job without a group has no other row: its own is its lock, its token, its lease.
   turn_at timestamptz not null default now(),
   claim uuid,
   claimed_by bigint,                           -- the processor
@@ -78,17 +85,29 @@ create table job (
   result jsonb,
   error jsonb,                                 -- of the last failed attempt
   history jsonb not null default '[]',         -- its last attempts without success
+  -- What travels with it beside its data: trace context, a tenant's name. An object of strings of
+  -- 4 KiB at most, which the enqueue checks.
+  headers jsonb,
+  -- Of a message, as SQS spells them: {"name": {"DataType": "String", "StringValue": "…"}}. Bytes
+  -- are in base64.
+  attributes jsonb,
+  -- The queue that a dead letter came from. It goes with a job that is moved back or on.
+  moved_from text,
+  strict boolean,                              -- see queue_group
+  snoozes smallint not null default 0,         -- how often, since it was queued or retried by hand
+  limit_key text,                              -- see queue.limit_per_key
+  batch_id bigint,
   -- One check for all, and short: each statement that writes a job parses it anew. Lengths of names
   -- are checked by the enqueue. A flag without a group would stay with its adopters for ever.
   constraint job_sound check (
     (finished_at is null) = (status < 'succeeded')
-    and (claim is null or (group_id is null and status = 'started'))
+    and (claim is null or status = 'started')
+    and (group_id is null or claim is null and status <> 'started')
     and (group_id is not null or not flagged)
     and (data is null) <> (payload is null)
     and attempts_forgiven <= attempts)
 ) with (
-  -- A job is updated two or three times soon after its insert: room for the new versions on its
-  -- page.
+  -- A job is updated soon after its insert: room for the new version on its page.
   fillfactor = 80,
   -- A queue's table is mostly dead rows between vacuums. Vacuum by count, as history would postpone
   -- a vacuum by share of the table, and without pauses.
@@ -102,13 +121,15 @@ grant usage on sequence job_id_seq to public;
 -- Every index that the hot path reads is partial: history costs it nothing.
 create index job_unfinished on job (queue, group_id, id)
   where group_id is not null and status in ('queued', 'started');
--- Flags in the order of their adoption. A flag is due when there is something to do about its job
--- (to run it, or to end it because it expired), or at once if the job is finished, as others may be
--- behind it. A hundred thousand groups that wait for their time keep no adopter from those that are
--- due.
+-- Flags in the order of the line, so that a priority counts from the enqueue on. What is delayed
+-- has no place before its time: `turn_at` is when it is due, or when it expires. A finished job's
+-- flag comes first, as others may be behind it. A hundred thousand groups that wait for their time
+-- keep no adopter from those that are due.
 create index job_flagged on job
-  (queue, (case when finished_at is null then least(run_at, expires_at) else 'epoch' end), id)
+  (queue, (case when finished_at is null then turn_at else 'epoch' end), id)
   where flagged;
+-- Flags with a priority: they come in before where a claim begins to read beside dead rows.
+create index job_flagged_prioritized on job (queue, turn_at) where flagged and priority > 0;
 -- The flags of one group, for its head.
 create index job_flagged_group on job (queue, group_id, id) where flagged;
 -- Jobs without a group: ready, and running.
@@ -116,14 +137,21 @@ create index job_ungrouped_queued on job (queue, turn_at, id)
   where group_id is null and status = 'queued';
 create index job_ungrouped_started on job (queue, lease_until)
   where group_id is null and status = 'started';
--- Those that get the head start of their priority when they become due.
-create index job_ungrouped_aging on job (queue, run_at)
-  where group_id is null and status = 'queued' and priority > 0 and turn_at >= run_at;
+-- What gets its priority's aging when it becomes due: jobs without a group, and flagged ones. A
+-- group that sleeps has an index of its own.
+create index job_aging on job (queue, run_at)
+  where status = 'queued' and priority > 0 and turn_at >= run_at and (group_id is null or flagged);
 -- By processor, those whose claim is suspected. An index of all claims would be written by each
 -- claim.
 create index job_ungrouped_suspected on job (claimed_by) where suspect is not null;
 create index job_reference on job (queue, reference) where reference is not null;
 create index job_parked on job (queue, group_id, id) where parked_with is not null;
+create index job_moved on job (queue, group_id, id) where moved_from is not null;
+-- The unfinished jobs of a batch. A dead letter that waits in a dead-letter queue has ended.
+create index job_batch on job (batch_id, id)
+  where batch_id is not null and finished_at is null and moved_from is null;
+-- The dead letters, by id: a list goes on behind the last id that it has shown.
+create index job_failed on job (queue, id) where status = 'failed';
 -- Retention and counts of finished jobs.
 create index job_finished on job (queue, status, finished_at)
   where status in ('succeeded', 'failed', 'cancelled');
@@ -137,8 +165,6 @@ create table queue_group (
   claim uuid,                                  -- token of the current claim, null when free
   claimed_by bigint,                           -- the processor, while claimed
   job_id bigint,                               -- the claimed job
-  batch_end bigint,                            -- the last job of several that were claimed together
-  batch_size smallint not null default 1,
   suspect uuid,                                -- the claim that is suspected
   halted_at timestamptz,
   halt_reason text,
@@ -146,6 +172,21 @@ create table queue_group (
   halt_until timestamptz,                      -- then `halt_then` happens
   halt_then text,
   park_to bigint,                              -- its jobs up to this are being parked
+  -- How often in a row a claim has found the head locked by another transaction: the next look is
+  -- later each time.
+  rechecks smallint not null default 0,
+  -- A strict claim is over exactly when its visibility ends: no grace follows, and its receipts are
+  -- stale. Set by each claim; null is not strict.
+  strict boolean,
+  -- When the attempt of the claimed job began; null: the group is free, or its claim begins none.
+  started_at timestamptz,
+  -- The jobs of a claim of several, in order, but for those that have ended; null: `job_id` alone.
+  batch bigint[],
+  spaced_until timestamptz,                    -- no start before, by its queue's spacing
+  -- Its claim has a slot of this key. Without a claim: the slot is kept for its next turn.
+  limit_key text,
+  gated_by text,                               -- asleep until this key has a slot for it
+  gated_at timestamptz,                        -- the place in the line that it had
   -- Short, as above.
   constraint queue_group_sound check (
     (claim is null) = (job_id is null)
@@ -180,6 +221,57 @@ create index queue_group_suspected on queue_group (claimed_by) where suspect is 
 create index queue_group_aging on queue_group (queue, ready_at) where aging_priority > 0;
 create index queue_group_halt_until on queue_group (halt_until)
   where halt_until is not null or park_to is not null;
+-- The slots of a key that are taken, and who waits for one.
+create index queue_group_limit_key on queue_group (queue, limit_key) where limit_key is not null;
+create index queue_group_gated on queue_group (queue, gated_by, gated_at) where gated_by is not null;
+
+-- Slots that came free: the next claim of the queue wakes as many gated groups. Rows are inserted
+-- by ends of turns and deleted by claims. Nothing is unique: no end waits for another transaction.
+create table freed_slot (
+  queue text not null,
+  limit_key text not null,
+  freed_at timestamptz not null default clock_timestamp()
+) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+create index freed_slot_freed_at on freed_slot (queue, freed_at);
+alter table freed_slot replica identity full;
+
+-- What an adopter locks for a group that has no row yet: the row of the group's hash. A row lock
+-- is kept in the row, so any number fits into a transaction. An advisory lock would take a place in
+-- the server's shared lock table, which the application's own statements need as well.
+--
+-- Nothing writes these rows. Groups of one hash have one lock: of the other new groups, an open
+-- transaction delays one in 65,536 for each group that it has adopted.
+create table adoption_lock (hash integer primary key) with (fillfactor = 100);
+insert into adoption_lock select n from generate_series(0, 65535) n;
+
+-- How far receives have read the flags of a queue that has more than one receive can read: the next
+-- one reads on there. Without a unique key, or a receive would wait for another one's open
+-- transaction: the newest row counts. A queue has none as a rule.
+create table flag_scan (
+  queue text not null,
+  flags_at timestamptz not null,               -- flags up to this place call for nothing
+  flags_id bigint not null,
+  unread boolean not null,                     -- there are others behind it
+  read_ms float8 not null,                     -- how long it took so far, from the first flag on
+  again_at timestamptz not null,               -- the next receive reads from the first flag on
+  noted_at timestamptz not null
+);
+create index flag_scan_noted on flag_scan (queue, noted_at);
+-- Without a key, a table whose rows are deleted needs an identity: with a publication of all tables
+-- PostgreSQL refuses the delete else.
+alter table flag_scan replica identity full;
+
+-- How far `tidy` has read the flags of such a queue.
+create table tidy_scan (
+  queue text primary key,
+  flags_at timestamptz not null,
+  flags_id bigint not null,
+  tidied bigint not null default 0,            -- groups, from the first flag on
+  due_at timestamptz not null
+);
 
 -- Requests about a job whose row is locked, as it runs or is being claimed. Its worker reads them.
 -- Not unique: an insert must not wait for another transaction's.
@@ -200,12 +292,49 @@ create table queue (
   dedup_scope text not null default 'queue',
   dedup_by_content boolean not null default false,
   max_attempts integer,                        -- of jobs that receivers take
+  -- What receivers do with a job that is out of attempts (null: continue), and how long one that
+  -- failed waits if its nack names no delay (null: not at all). See QueueSettings.
+  out_of_attempts text,
+  halt_for_ms bigint,
+  halt_then text,
+  backoff_ms bigint,
+  backoff_cap_ms bigint,
+  -- The end of a pause; null: an operator ends it. What reads a pause asks whether it is over, so
+  -- that nothing has to end it (`paused` in src/store/fragments.rs).
+  paused_until timestamptz,
+  -- Where a job that is out of attempts goes, instead of staying as failed; null: it stays.
+  dead_letter_queue text,
+  -- Whether the claims of receivers are strict. A change counts for receives from then on.
+  strict_visibility boolean not null default false,
+  rate integer,                                -- starts in `rate_per_ms`, over the whole fleet
+  rate_per_ms bigint,
+  rate_burst integer,                          -- how many may start at once
+  rate_next_at timestamptz,                    -- when the next start is due, if all keep the interval
+  group_spacing_ms bigint,                     -- from a start of a group to its next one
+  rested_by bigint,                            -- the job that asked for the pause; null: an operator did
+  limit_per_key integer,                       -- groups with one key that run at once; 0: no longer
   constraint queue_name_length check (char_length(name) between 1 and 200),
   constraint queue_in_flight_limit check (in_flight_limit > 0),
   constraint queue_delay check (delay_ms >= 0),
   constraint queue_dedup_window check (dedup_window_ms > 0),
   constraint queue_dedup_scope check (dedup_scope in ('queue', 'group')),
-  constraint queue_max_attempts check (max_attempts > 0)
+  constraint queue_max_attempts check (max_attempts > 0),
+  constraint queue_policy check (out_of_attempts in ('continue', 'halt', 'park')),
+  constraint queue_halt check (
+    halt_then in ('park', 'continue') and (halt_then is null) = (halt_for_ms is null)),
+  constraint queue_backoff check (backoff_ms >= 0 and backoff_cap_ms >= 0),
+  constraint queue_dead_letter_queue check (
+    char_length(dead_letter_queue) between 1 and 200 and dead_letter_queue <> name),
+  constraint queue_dead_letter_policy check (
+    dead_letter_queue is null or coalesce(out_of_attempts, 'continue') = 'continue'),
+  constraint queue_rate check (
+    (rate is null) = (rate_per_ms is null) and (rate is null) = (rate_burst is null)
+    and rate > 0 and rate_per_ms > 0 and rate_burst > 0),
+  constraint queue_group_spacing check (group_spacing_ms > 0),
+  constraint queue_limit_per_key check (limit_per_key >= 0)
+) with (
+  -- With a rate each claim writes its row.
+  fillfactor = 50
 );
 
 create table group_setting (
@@ -217,6 +346,8 @@ create table group_setting (
   out_of_attempts text,
   halt_for_ms bigint,                          -- of a halt: until it is decided by `halt_then`
   halt_then text,
+  paused_until timestamptz,                    -- as that of a queue
+  rested_by bigint,
   primary key (queue, group_id),
   constraint group_setting_queue_length check (char_length(queue) between 1 and 200),
   constraint group_setting_group_length check (char_length(group_id) between 1 and 400),
@@ -237,9 +368,37 @@ create table processor (
   -- gone.
   server_started_at timestamptz not null,
   started_at timestamptz not null default clock_timestamp(),
-  seen_at timestamptz not null default clock_timestamp()
+  seen_at timestamptz not null default clock_timestamp(),
+  -- The queues that the process serves. By their places: the attempts of their jobs, and the time
+  -- that their handlers have (null: no limit).
+  queues text[],
+  max_attempts integer[],
+  timeouts_ms bigint[],
+  policies jsonb                               -- of failed attempts, by queue; the queue's own go before
 );
 create index processor_node on processor (node);
+
+-- The servers that have held this schema's claims: a physical server and its timeline. A promotion
+-- begins another timeline, and changes neither the start of the server's process nor its statistics.
+--
+-- `since` is when a session saw the pair first. All holds were uncertain then: nothing that was
+-- suspected before counts. Rows are only ever inserted, and nothing is unique: a session whose
+-- transaction stays open delays nobody, as others insert the pair again. The earliest row counts.
+create table server (
+  system_identifier bigint not null,
+  timeline bigint not null,
+  since timestamptz not null
+);
+alter table server replica identity full;
+-- This one: a migration makes no hold uncertain. See this_server.
+do $$
+begin
+  insert into server select s.system_identifier,
+    ('x' || substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::bigint, '-infinity'
+  from pg_catalog.pg_control_system() s;
+exception when others then
+  insert into server values (0, 0, '-infinity');
+end $$;
 
 -- An enqueue with a deduplication id that is here, and not expired, is a duplicate.
 create table dedup (
@@ -266,6 +425,196 @@ create table receive_attempt (
 );
 create index receive_attempt_expires on receive_attempt (expires_at);
 
+-- When a receive last asked a queue for jobs, noted at most every 10 s. Without a unique key, or a
+-- receive would wait for another one's open transaction: a queue may have a few rows.
+create table receiver (queue text not null, asked_at timestamptz not null);
+create index receiver_asked on receiver (queue, asked_at);
+alter table receiver replica identity full;
+
+-- A running job may say how far it is, and keep a checkpoint for its next attempt. Both are in a
+-- table of their own: the handler's transaction has the job's row locked.
+--
+-- A row is kept while its job can run again: until the job has succeeded, or is deleted. Without a
+-- foreign key, which would lock the job's row. Rows that are left behind are never shown, and
+-- maintenance deletes them.
+create table job_progress (
+  job_id bigint primary key,
+  percent smallint,                            -- 0 to 100; null: none was reported
+  message text,
+  reported_at timestamptz,
+  checkpoint jsonb,
+  checkpoint_at timestamptz
+) with (
+  -- Written up to once a second while its job runs: room for new versions on its page.
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+
+-- Schedules: jobs that are enqueued at set times.
+
+create table schedule (
+  name text primary key,
+  queue text not null,
+  group_id text,
+  job jsonb not null,                          -- what its jobs carry, and their settings
+  kind text not null,
+  spec text not null,                          -- cron: five fields; every: seconds; once_at: the time
+  zone text,                                   -- the time zone of a cron expression
+  missed text not null default 'last',
+  missed_at_most positive_integer,
+  overlap text not null default 'queue',
+  counts_from timestamptz not null default clock_timestamp(),  -- due times up to here make no job
+  last_fire timestamptz,                       -- the last due time that a job was made for
+  next_fire timestamptz,                       -- the next due time; null: there is none
+  last_job bigint,
+  paused_at timestamptz,
+  paused_by text,
+  pause_reason text,
+  constraint schedule_name check (char_length(name) between 1 and 200),
+  constraint schedule_kind check (
+    kind in ('cron', 'every', 'once_at') and (zone is not null) = (kind = 'cron')),
+  constraint schedule_missed check (
+    missed in ('last', 'all', 'skip') and (missed_at_most is not null) = (missed = 'all')),
+  constraint schedule_overlap check (overlap in ('queue', 'skip'))
+);
+-- The schedules that are due, the first due first.
+create index schedule_due on schedule (next_fire, name) where paused_at is null;
+
+-- Batches: jobs of any queues and groups, whose end starts one follow-up.
+--
+-- A job joins a batch as it is enqueued, until the batch is sealed. Its end appends a row to
+-- `batch_end`, in the same transaction, and a row to `batch_due`: "look at this batch". Any process
+-- looks: it locks the batch's row, then reads whether a job of it is unfinished. No job's end
+-- writes the batch's row.
+
+create table batch (
+  id bigint generated by default as identity primary key,
+  name text not null,                          -- for people
+  starts_when text not null,
+  -- The follow-up: its queue and group, what it carries, and its settings.
+  queue text not null,
+  group_id text,
+  job jsonb not null,
+  opened_at timestamptz not null default clock_timestamp(),
+  sealed_at timestamptz,                       -- no job joins from then on
+  ended_at timestamptz,                        -- its follow-up was enqueued, or it was abandoned
+  follow_up bigint,                            -- null: not enqueued
+  failed_at timestamptz,                       -- seen so: all have ended, and not all as they must
+  refused text,                                -- why the follow-up could not be enqueued
+  constraint batch_name check (char_length(name) between 1 and 200),
+  constraint batch_starts_when check (starts_when in ('all_ended', 'all_succeeded')),
+  constraint batch_follow_up check (follow_up is null or ended_at is not null)
+) with (
+  -- Each job that joins locks its row: versions of it stay on one page.
+  fillfactor = 50
+);
+-- It makes the end of a batch an update of a key. A join locks the row KEY SHARE, and would not
+-- notice any other update that was committed behind its snapshot.
+create unique index batch_key on batch (id, follow_up);
+create index batch_open on batch (id) where ended_at is null;
+create index batch_ended on batch (id) where ended_at is not null;
+
+-- How a job of a batch ended last: a row for each job. It outlives the job's retention.
+create table batch_end (
+  batch_id bigint not null,
+  job_id bigint not null,
+  queue text not null,
+  group_id text,
+  status job_status not null,
+  result jsonb,                                -- null as well: it was too large to be kept here
+  ended_at timestamptz not null,
+  primary key (batch_id, job_id)
+);
+create index batch_end_unsuccessful on batch_end (batch_id, job_id) where status <> 'succeeded';
+
+-- Batches to look at. Not unique: an insert must not wait for another transaction's.
+create table batch_due (batch_id bigint not null) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+alter table batch_due replica identity full;
+
+-- A row for each change that an operator made, written in the transaction of the change. Rows are
+-- only ever inserted: no role of docs/roles.sql may update or delete one.
+create table operation (
+  id bigint generated by default as identity primary key,
+  at timestamptz not null default clock_timestamp(),
+  actor text not null,                         -- who, as the caller says it
+  action text not null,                        -- the name of the function
+  queue text,
+  group_id text,
+  job_id bigint,
+  reason text,
+  affected bigint not null,                    -- jobs; or 1 for a queue, a group or a node
+  schedule text,                               -- that the change was about
+  sqs_key text,                                -- that it was about, with its rights, in words
+  db_user text default session_user            -- who was connected, whatever the caller says of itself
+);
+
+-- Moves of what waits in a queue, so many jobs a second. Maintenance and servers carry them out.
+create table move_task (
+  id bigint generated by default as identity primary key,
+  from_queue text not null,
+  to_queue text,                               -- null: the queue that each job came from
+  per_second positive_integer,                 -- null: as fast as a tick moves them
+  status text not null default 'running',
+  moved bigint not null default 0,
+  to_move bigint not null,                     -- what waited when it was started, up to 10,001
+  started_at timestamptz not null default clock_timestamp(),
+  ended_at timestamptz,
+  failure text,
+  moved_at timestamptz not null,               -- what the rate allows counts from here
+  group_id text,                               -- null: all groups, and jobs without one
+  job_limit positive_integer,                  -- it ends after so many; null: all that waits
+  constraint move_task_status check (
+    status in ('running', 'completed', 'cancelled', 'failed') and (ended_at is null) = (status = 'running'))
+);
+-- One at a time for each queue.
+create unique index move_task_running on move_task (from_queue) where ended_at is null;
+
+-- What one collector of the fleet has counted last: a row a queue, and one without a name for the
+-- fleet. Whatever reads metrics reads these rows, so that a scrape costs nothing.
+create table queue_metrics (
+  queue text primary key,
+  collected_at timestamptz not null,
+  numbers jsonb not null
+) with (fillfactor = 50);
+
+-- A queue that SQS clients see. What seriatim has itself (delay, deduplication, attempts) is in
+-- `queue` as well, and counts there.
+create table sqs_queue (
+  name text primary key,
+  attributes jsonb not null default '{}',      -- those that were set, as SQS spells them
+  tags jsonb not null default '{}',
+  created_at timestamptz not null default clock_timestamp(),
+  modified_at timestamptz not null default clock_timestamp(),
+  purged_at timestamptz
+);
+
+-- Who may sign requests. The secret must be readable: a signature is checked by making it again.
+--
+-- The secret of a key that is for some queues, or disabled, is in another column. A program that
+-- reads `secret` alone finds none, and takes no such key as one without limits.
+create table sqs_key (
+  access_key text primary key,
+  secret text,
+  role text,                                   -- null: that of the server
+  created_at timestamptz not null default clock_timestamp(),
+  queues text[],                               -- names, where * is any text; null: all queues
+  disabled_at timestamptz,                     -- null: it counts
+  guarded_secret text,
+  constraint sqs_key_queues check (cardinality(queues) > 0),
+  constraint sqs_key_secret check (num_nonnulls(secret, guarded_secret) = 1
+    and (guarded_secret is not null) = (num_nonnulls(queues, disabled_at) > 0))
+);
+
+-- One row: what receipt handles are signed with, so that a stale one is told from a forged one.
+create table sqs_secret (secret bytea not null);
+insert into sqs_secret
+select sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'));
+alter table sqs_secret replica identity full;
+
 -- A job as `receive` returns it.
 create type received as (
   receipt text,                                -- shown to ack, nack and extend
@@ -278,5 +627,233 @@ create type received as (
   name text,
   reference text,
   enqueued_at timestamptz,
-  visible_until timestamptz                    -- a grace after it the claim may be taken over
+  visible_until timestamptz,                   -- a grace after it the claim may be taken over
+  -- Never the same for two jobs, unlike the id: a promoted standby may give ids again that were
+  -- lost with its primary. For what a receiver does elsewhere.
+  key text,
+  headers jsonb,
+  attributes jsonb,
+  dedup_id text,
+  first_received_at timestamptz,               -- as far as the history goes back
+  moved_from text,
+  checkpoint jsonb
+);
+
+-- What `explain` says of a job, or of the head of a group.
+create type explanation as (
+  job bigint,
+  queue text,
+  group_id text,
+  status text,
+  head bigint,                                 -- the job that runs or is next
+  reason text,
+  head_reason text,                            -- of that job, if the reason is `behind`
+  -- What they mean depends on the reason, or else on the head's.
+  since timestamptz,
+  until timestamptz,
+  detail text,
+  by_job bigint,
+  attempt integer,
+  attempts_forgiven integer,                   -- of these attempts, those that do not count
+  attempt_limit integer,                       -- of those that count
+  timeout_at timestamptz,
+  behind bigint,
+  before bigint,
+  in_flight bigint,
+  in_flight_limit bigint,
+  cancel_requested_at timestamptz,
+  unserved text[],                             -- no living processor serves the queue; these are served
+  parked bigint,
+  parked_since timestamptz,
+  has_parked boolean,
+  queue_paused boolean,
+  processor bigint,
+  node text,
+  host text,
+  process_id integer,
+  alive boolean,
+  serves text[],
+  started_at timestamptz,
+  seen_at timestamptz,
+  session integer,
+  application text,
+  session_state text,
+  session_query text,
+  query_began timestamptz,
+  client_address text,
+  session_began timestamptz,
+  transaction_began timestamptz,
+  blocked_by integer[],
+  asked_at timestamptz,
+  snoozes integer,
+  rate integer,
+  rate_per_ms bigint,
+  progress_percent integer,
+  progress_message text,
+  progress_at timestamptz,
+  limit_key text,
+  limit_per_key integer,
+  key_taken bigint,
+  batch bigint
+);
+
+-- The claim as steps: these are what one step tells the next. `sql/functions/claim.sql` names the
+-- steps.
+
+-- Who claims, and on which terms.
+create type claim_terms as (
+  queue text,
+  group_id text,                               -- this group's jobs alone; null: all
+  receiver boolean,                            -- not a worker
+  processor bigint,                            -- null: no presence vouches for the claim
+  default_attempts integer,                    -- of jobs that say nothing of theirs
+  lease_seconds float8,
+  own_lease boolean,                           -- a job's own lease goes before that
+  ignore_before timestamptz,
+  per_turn integer,                            -- jobs of a group
+  may_retire boolean                           -- this transaction has not written rows of groups
+);
+
+-- How much a claim may bring.
+create type claim_limits as (
+  slots integer,                               -- heads and jobs without a group; a receiver's jobs
+  followers integer,                           -- a receiver: 0, or fill up from one group first
+  bytes bigint,
+  in_flight bigint                             -- what the queue's limit leaves; null: no limit
+);
+
+-- The first places of a queue's lines: there is nothing to take before them.
+create type claim_front as (
+  groups_at timestamptz,                       -- rows of groups
+  flags_at timestamptz,                        -- flags, behind this time and id
+  flags_id bigint,
+  ungrouped_at timestamptz                     -- jobs without a group
+);
+
+-- A group whose turn it is. Its row is locked; if it has none yet, what an adopter locks is.
+create type turn as (
+  name text,
+  line tid,                                    -- of its row
+  head_id bigint,
+  ready_at timestamptz,                        -- its place in the line
+  flags bigint,                                -- how many an adopter has read; null: none, it was in line
+  lapsed_job bigint,                           -- of a claim that lapsed
+  lost_by text,                                -- whose that was: worker or receiver
+  suspected boolean,                           -- it was suspected a grace ago
+  job bigint,                                  -- the head, if it may start: locked
+  disposition text,
+  fresh boolean,                               -- no attempt counts yet
+  bytes bigint,                                -- of the data, as stored
+  followers bigint[],
+  spaced_until timestamptz,
+  limit_key text,                              -- of the job
+  held_key text,                               -- a slot of this key is the group's already
+  gated boolean                                -- the key has no slot for it
+);
+
+-- Flags behind a time and an id, or the last ones of those.
+create type flag_range as (
+  from_at timestamptz,
+  from_id bigint,
+  until_at timestamptz,
+  from_end boolean,
+  without_keys text[]                          -- no groups whose head has one of these
+);
+
+-- A flag: a job that may call for something in its group.
+create type flag as (
+  id bigint,
+  name text,                                   -- of the group
+  flag_at timestamptz,
+  ended boolean                                -- the job has
+);
+
+-- What the flags of a page call for in one group.
+create type flag_call as (
+  call text,                                   -- new, woken, idle, resting, drained
+  name text,
+  id bigint,                                   -- its first flag
+  flag_at timestamptz,                         -- its place in the line
+  head bigint,
+  place bigint,                                -- of its first flag in the page
+  flags bigint                                 -- how many the page has
+);
+
+-- What an adoption found.
+create type adoption as (
+  turns turn[],
+  more boolean,                                -- there may be more flags that call for something
+  late boolean,                                -- it ended for want of time
+  reached_at timestamptz,                      -- up to this flag it has read
+  reached_id bigint,
+  idle text[],                                 -- groups with a row whose flags call for nothing
+  resting text[],                              -- groups without one that cannot start yet
+  passed bigint,                               -- how many flags of these it has read
+  crowded boolean                              -- such flags filled a page
+);
+
+create type claimed_job as (
+  id bigint,
+  token uuid,                                  -- null: it follows the job before
+  disposition text,
+  ready_at timestamptz,                        -- of its turn; of a claim taken over, when it lapsed
+  lost_by text                                 -- whose that was
+);
+
+create type claim_answer as (
+  jobs claimed_job[],
+  slots integer,                               -- that they take
+  size bigint,                                 -- of their data in bytes
+  more boolean,                                -- there may be more to claim right now
+  next float8,                                 -- else, in seconds: when something will be due
+  reading interval,                            -- how long it took to find what is due
+  groups_at timestamptz,                       -- the front that is left
+  flags_at timestamptz,
+  flags_id bigint,                             -- null: all flags are read
+  late boolean,                                -- they are not, for want of time
+  ungrouped_at timestamptz,
+  limited boolean                              -- claim nothing ahead of a slot
+);
+
+-- What becomes of a turn that starts nothing.
+create type deferred_turn as (
+  name text,
+  line tid,
+  head_id bigint,
+  ready_at timestamptz,
+  plan text,                                   -- line, sleep, rest, recheck, suspect, free, retire
+  head bigint,
+  due_at timestamptz,                          -- when that is
+  priority smallint,
+  limit_key text
+);
+
+-- How far a claim has looked for turns.
+create type claim_scan as (
+  part text,                                   -- the line, or else: lapsed, flags, end
+  page integer,                                -- how many turns at once
+  groups_at timestamptz,                       -- rows from here on
+  rows_until timestamptz,                      -- rows up to here have been locked
+  flags_at timestamptz,                        -- of the next flag; null: there is none
+  flags_id bigint,
+  reached_at timestamptz,                      -- up to this flag it has read
+  reached_id bigint,
+  more_flags boolean,                          -- others behind that may call for something
+  late boolean,                                -- there was no time for those
+  read_until timestamptz,
+  reading interval,
+  idle text[],
+  resting text[],
+  passed bigint,                               -- flags of these that it has read
+  together boolean,                            -- fill up from one group first
+  full_keys text[]                             -- they have no slot left for this claim
+);
+
+-- A job without a group that is to be claimed.
+create type due_job as (
+  id bigint,
+  disposition text,
+  bytes bigint,
+  lapsed_at timestamptz,                       -- its claim
+  lost_by text                                 -- whose that was
 );

@@ -12,9 +12,7 @@ use crate::error::{BackgroundError, MigrateError};
 use crate::interleavings::support::scene::PATIENCE;
 use crate::store::{Function, LATEST, Release, SchemaState, Step, Store};
 use crate::testing::TestDatabase;
-use crate::{
-    ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions, RetryPolicy,
-};
+use crate::{ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions};
 
 /// Returns the release after this one, with `functions` in place of those of the same name.
 fn next(compatible_from: i64, functions: &[&str]) -> Release {
@@ -269,117 +267,5 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
     };
     errors.lock().unwrap().retain(|error| !slow(error));
     assert_eq!(*errors.lock().unwrap(), [""; 0]);
-    database.remove().await.unwrap();
-}
-
-/// Rows as version 8 wrote them. A group's job that a worker has under a lease, and one behind it;
-/// a batch of three that a receiver has, of which one is acked; a claim that begins no attempt, as
-/// the job is out of them; one whose job was cancelled before it began; a turn of three that a
-/// worker has, of which one has succeeded; jobs without a group that a worker and a receiver have.
-const OF_VERSION_8: &str = "
-insert into seriatim.job (id, queue, group_id, data, status, attempts, max_attempts, last_started_at, finished_at, result)
-select id, 'q', group_id, id::text::jsonb, status::seriatim.job_status, attempts, max_attempts,
-  case when attempts > 0 then now() - interval '1 min' end,
-  case when status = 'succeeded' then now() end, case when status = 'succeeded' then 'null'::jsonb end
-from (values
-  (1, 'a', 'started', 1, null), (2, 'a', 'queued', 0, null),
-  (3, 'b', 'started', 1, null), (4, 'b', 'succeeded', 1, null), (5, 'b', 'started', 1, null), (6, 'b', 'queued', 0, null),
-  (7, 'c', 'started', 1, 1), (8, 'd', 'started', 0, null),
-  (9, 'e', 'succeeded', 1, null), (10, 'e', 'started', 1, null), (11, 'e', 'started', 1, null),
-  (12, null, 'started', 1, null), (13, null, 'started', 1, null)) j(id, group_id, status, attempts, max_attempts);
-insert into seriatim.processor (id, node, server_started_at) values (1, 'before', now());
-insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id, claimed_by, batch_end, batch_size)
-select 'q', group_id, now() + interval '1 h', job_id, ('00000000-0000-0000-0000-00000000000' || group_id)::uuid, job_id,
-  claimed_by, batch_end, batch_size
-from (values ('a', 1, 1, null, 1), ('b', 3, null, 5, 2), ('c', 7, 1, null, 1), ('d', 8, 1, null, 1), ('e', 9, 1, 11, 3))
-  g(group_id, job_id, claimed_by, batch_end, batch_size);
-update seriatim.job set claim = ('00000000-0000-0000-0000-0000000000' || id)::uuid, lease_until = now() + interval '1 h',
-  claimed_by = case when id = 12 then 1 end
-where group_id is null;
-insert into seriatim.cancel_request (job_id) values (8);
-select setval('seriatim.job_id_seq', 100)";
-
-/// The programs of version 8 are stopped first. Receivers may still ack their jobs. The jobs of
-/// workers are taken over, as with any claim whose lease is over.
-#[tokio::test(flavor = "multi_thread")]
-async fn claims_of_version_8_go_on_in_version_9() {
-    let database = TestDatabase::create().await.unwrap();
-    let conn = &mut database.connect().await.unwrap();
-    let of = async |conn: &mut PgConnection, sql: &str| {
-        sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
-            .execute(conn)
-            .await
-            .unwrap_or_else(|error| panic!("{sql}: {error}"));
-    };
-    of(conn, "drop schema seriatim cascade").await;
-    let store = Store::default_schema();
-    let mut before = Release { functions: Vec::new(), ..Release::this() };
-    before.steps.retain(|step| step.version <= 8);
-    store.migrate_to(conn, &before).await.unwrap();
-    of(conn, OF_VERSION_8).await;
-    store.migrate(conn).await.unwrap();
-
-    // Seen as before.
-    let seen = "select string_agg(format('%s %s %s', j.id,
-          seriatim.job_state(j.status, j.queue, j.group_id, j.id),
-          j.attempts + (select count(c.started_at) from seriatim.claim_of(j.queue, j.group_id, j.id) c)), ', ' order by j.id)
-        from seriatim.job j";
-    assert_eq!(
-        text(conn, seen).await,
-        "1 started 1, 2 queued 0, 3 started 1, 4 succeeded 1, 5 started 1, 6 queued 0, 7 started 1, 8 started 0, \
-         9 succeeded 1, 10 started 1, 11 started 1, 12 started 1, 13 started 1"
-    );
-    // Nobody takes what has its time still.
-    assert_eq!(text(conn, "select count(*)::text from seriatim.receive('q', 10)").await, "0");
-    for (receipt, answer) in [
-        ("4.00000000-0000-0000-0000-00000000000b", "stale"),
-        ("5.00000000-0000-0000-0000-00000000000b", "done"),
-        ("3.00000000-0000-0000-0000-00000000000b", "done"),
-        ("6.00000000-0000-0000-0000-00000000000b", "stale"),
-        ("13.00000000-0000-0000-0000-000000000013", "done"),
-    ] {
-        let ack = format!("select seriatim.ack('{receipt}')");
-        assert_eq!(text(conn, &ack).await, answer, "{receipt}");
-    }
-
-    of(
-        conn,
-        "update seriatim.queue_group set ready_at = now() where claim is not null;
-         update seriatim.job set lease_until = now() where id = 12",
-    )
-    .await;
-    let (ran, pool) = (Arc::default(), database.pool().clone());
-    let options = QueueOptions::new("q").concurrency(3).retry(RetryPolicy::new(5));
-    let builder = Processor::builder(pool.clone()).queue(options, Ran(Arc::clone(&ran)));
-    let running = builder.build().unwrap().start().await.unwrap();
-    let left = "select ((select count(*) from seriatim.job where finished_at is null)
-                  + (select count(*) from seriatim.queue_group))::text";
-    let all = async {
-        while text(conn, left).await != "0" {
-            // The database has no event for this.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, all).await.expect("all goes on");
-    running.shutdown(Duration::from_secs(5)).await;
-    let ended = "select string_agg(format('%s %s %s %s', id, status, attempts - attempts_forgiven,
-          (select string_agg(h ->> 'attempt' || ' ' || (h ->> 'kind'), ' ') from jsonb_array_elements(history) h)),
-          ', ' order by id)
-        from seriatim.job";
-    assert_eq!(
-        text(conn, ended).await,
-        "1 succeeded 2 1 worker_lost, 2 succeeded 1 , 3 succeeded 1 , 4 succeeded 1 , 5 succeeded 1 , 6 succeeded 1 , \
-         7 failed 1 1 worker_lost, 8 cancelled 0 0 cancelled, 9 succeeded 1 , 10 succeeded 2 1 worker_lost, \
-         11 succeeded 1 1 released, \
-         12 succeeded 2 1 worker_lost, 13 succeeded 1 "
-    );
-    let mut order = ran.lock().unwrap().clone();
-    order.sort_by(|a, b| a.0.cmp(&b.0));
-    let of_group = |group: &str| -> Vec<u64> {
-        order.iter().filter(|(of, _)| of == group).map(|(_, n)| *n).collect()
-    };
-    assert_eq!((of_group("a"), of_group("b")), (vec![1, 2], vec![6]));
-    assert_eq!((of_group("c"), of_group("d")), (vec![], vec![]), "their claims begin no attempt");
-    assert_eq!((of_group("e"), of_group("")), (vec![10, 11], vec![12]));
     database.remove().await.unwrap();
 }

@@ -31,6 +31,6 @@ pub struct Operation {
     /// The key of SQS clients, if it was about one: its id, its role and its queues, in words.
     pub sqs_key: Option<String>,
     /// The database user whose session made the change. The actor is only a name that the session
-    /// gave. `None`: the change is older than version 20 of the schema, which records the user.
+    /// gave. `None`: a checkout of before 0.1.0 made the change, and did not record the user.
     pub db_user: Option<String>,
 }

@@ -42,33 +42,9 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 20] = [
-    step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
-    // A claim of the version before would adopt under another lock.
-    step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
-    step(3, "operations", include_str!("../../migrations/0003_operations.sql"), 2),
-    // Version 2 pauses by statements of its own, which know no end of a pause.
-    step(4, "pause until", include_str!("../../migrations/0004_pause_until.sql"), 3),
-    step(5, "sqs", include_str!("../../migrations/0005_sqs.sql"), 3),
-    step(6, "receivers", include_str!("../../migrations/0006_receivers.sql"), 3),
-    step(7, "dead letters", include_str!("../../migrations/0007_dead_letters.sql"), 3),
-    step(8, "receives", include_str!("../../migrations/0008_receives.sql"), 3),
-    // A claim of the version before would count an attempt as it begins, and adopt under another
-    // lock.
-    step(9, "written once", include_str!("../../migrations/0009_written_once.sql"), 9),
-    // The version before calls the claim with other arguments.
-    step(10, "claim types", include_str!("../../migrations/0010_claim_types.sql"), 10),
-    step(11, "move limits", include_str!("../../migrations/0011_move_limits.sql"), 10),
-    step(12, "schedules", include_str!("../../migrations/0012_schedules.sql"), 10),
-    step(13, "snoozes", include_str!("../../migrations/0013_snoozes.sql"), 10),
-    step(14, "rates", include_str!("../../migrations/0014_rates.sql"), 10),
-    step(15, "progress", include_str!("../../migrations/0015_progress.sql"), 10),
-    step(16, "rests", include_str!("../../migrations/0016_rests.sql"), 10),
-    step(17, "limit keys", include_str!("../../migrations/0017_limit_keys.sql"), 10),
-    step(18, "batches", include_str!("../../migrations/0018_batches.sql"), 10),
-    step(19, "replica identity", include_str!("../../migrations/0019_replica_identity.sql"), 10),
-    step(20, "sqs keys", include_str!("../../migrations/0020_sqs_keys.sql"), 10),
-];
+/// A released step never changes: its checksum is recorded. The next change is the next step, and
+/// names why programs must be stopped for it if `compatible_from` is its own version.
+const STEPS: [Step; 1] = [step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1)];
 
 /// The newest version that this crate knows.
 pub(crate) const LATEST: i64 = STEPS[STEPS.len() - 1].version;
@@ -229,7 +205,7 @@ impl Store {
                 self.check_shard(conn, shard).await?;
             }
             let applied = self.applied(conn).await?;
-            self.state_of(applied.last(), LATEST)
+            self.state_of(&applied, &STEPS)
         };
         self.in_transaction(conn, begin, ask).await
     }
@@ -351,10 +327,10 @@ impl Store {
     ) -> Result<bool, MigrateError> {
         self.refuse_distributed(conn).await?;
         let applied = self.applied(conn).await?;
-        match self.state_of(applied.last(), release.version())? {
+        match self.state_of(&applied, &release.steps)? {
             SchemaState::Missing => return Ok(true),
             state => {
-                self.compare_steps(&applied, release)?;
+                self.compare_steps(&applied, &release.steps)?;
                 if let SchemaState::NewerCompatible(found) = state {
                     let (schema, known) = (self.names.schema(), release.version());
                     tracing::info!(
@@ -373,28 +349,34 @@ impl Store {
         Ok(false)
     }
 
-    fn state_of(&self, newest: Option<&Applied>, known: i64) -> Result<SchemaState, MigrateError> {
-        match newest {
+    /// How a schema stands to a program that knows these steps.
+    fn state_of(&self, applied: &[Applied], steps: &[Step]) -> Result<SchemaState, MigrateError> {
+        let known = steps.last().map_or(0, |step| step.version);
+        match applied.last() {
             None => Ok(SchemaState::Missing),
             Some(newest) if newest.version < known => Ok(SchemaState::Older(newest.version)),
             Some(newest) if newest.version == known => Ok(SchemaState::Equal),
             Some(newest) if newest.compatible_from <= known => {
                 Ok(SchemaState::NewerCompatible(newest.version))
             }
-            Some(newest) => Err(MigrateError::Newer {
-                schema: self.names.schema().to_owned(),
-                found: newest.version,
-                known,
-                compatible_from: newest.compatible_from,
-            }),
+            Some(newest) => {
+                // The number of another build's schema means nothing here.
+                self.compare_steps(applied, steps)?;
+                Err(MigrateError::Newer {
+                    schema: self.names.schema().to_owned(),
+                    found: newest.version,
+                    known,
+                    compatible_from: newest.compatible_from,
+                })
+            }
         }
     }
 
     /// Refuses a schema that another build has made: one of the steps that were applied is another
     /// one here.
-    fn compare_steps(&self, applied: &[Applied], release: &Release) -> Result<(), MigrateError> {
+    fn compare_steps(&self, applied: &[Applied], steps: &[Step]) -> Result<(), MigrateError> {
         let newest = applied.last().map_or(0, |newest| newest.version);
-        for step in release.steps.iter().filter(|step| step.version <= newest) {
+        for step in steps.iter().filter(|step| step.version <= newest) {
             let recorded = applied.iter().find(|row| row.version == step.version);
             if recorded.is_none_or(|row| row.checksum != checksum(step.sql)) {
                 return Err(MigrateError::Different {
@@ -402,7 +384,8 @@ impl Store {
                     version: step.version,
                     what: format!("migration {} ({})", step.version, step.description),
                     advice: String::from(
-                        "run the build of seriatim that made the schema, or give this program a schema of its own",
+                        "run the build of seriatim that made the schema, or give this program a schema of its own; \
+                         if a checkout of before 0.1.0 made it, see \"From a checkout\" in the guide's page on upgrading",
                     ),
                 });
             }
@@ -591,8 +574,7 @@ impl Store {
             "select version, checksum, compatible_from, functions from {table} order by version"
         );
         let rows = sqlx::query(AssertSqlSafe(rows)).persistent(false).fetch_all(conn).await;
-        let rows =
-            rows.map_err(|error| self.is_unreleased(&error).unwrap_or_else(|| failed(error)))?;
+        let rows = rows.map_err(failed)?;
         let applied = rows.iter().map(|row| {
             let functions: Option<Json<_>> = row.try_get("functions")?;
             Ok(Applied {
@@ -603,17 +585,6 @@ impl Store {
             })
         });
         applied.collect::<Result<_, sqlx::Error>>().map_err(failed)
-    }
-
-    /// Before the first release the table `migration` had other columns (42703).
-    fn is_unreleased(&self, error: &sqlx::Error) -> Option<MigrateError> {
-        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-        (code.as_deref() == Some("42703")).then(|| MigrateError::Different {
-            schema: self.names.schema().to_owned(),
-            version: LATEST,
-            what: String::from("the table migration (a build before the first release made it)"),
-            advice: String::from("drop the schema, or give this program a schema of its own"),
-        })
     }
 
     /// Refuses a schema with tables that Citus knows. It plans every statement on those, also on

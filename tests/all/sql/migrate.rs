@@ -205,7 +205,7 @@ async fn a_changed_migration_is_refused() {
     by_hand(pool, "update seriatim.migration set checksum = '\\x00'").await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
     // An earlier one alone.
-    add_versions(pool, &[latest() + 1], 2).await;
+    add_versions(pool, &[latest() + 1], latest()).await;
     is_different(&database, "migration 1 (schema)", "the build of seriatim that made").await;
 }
 
@@ -251,11 +251,34 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
     }
 }
 
+/// As the last checkout left its schema, but for the texts of its migrations.
 #[tokio::test]
-async fn a_schema_of_a_build_before_the_first_release_is_refused() {
+async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
     let database = database().await;
-    by_hand(database.pool(), "alter table seriatim.migration drop column compatible_from").await;
-    is_different(&database, "the table migration", "drop the schema").await;
+    let pool = database.pool();
+    let job = seriatim::enqueue(pool, NewJob::new("q", &1).group("g")).await.unwrap();
+    let script = include_str!("../../../docs/from-checkout.sql");
+    let mut psql = database.connect().await.unwrap();
+    let refused = sqlx::raw_sql(script).execute(&mut psql).await.unwrap_err();
+    drop(psql);
+    let words = "the schema is at version 1, and not at 20 of a checkout";
+    assert!(chain(&refused).contains(words), "{refused}");
+    let checkout = "update seriatim.migration set checksum = '\\x00', compatible_from = 10; \
+         insert into seriatim.migration (version, description, checksum, compatible_from) \
+         select n, 'of a checkout', '\\x00', 10 from generate_series(2, 20) n";
+    by_hand(pool, checkout).await;
+    is_different(&database, "migration 1 (schema)", "\"From a checkout\"").await;
+    let builder = processor(&database, 10).await;
+    let builder = builder.queue(queue("q"), handler(async |_, _| Ok(json!(null))));
+    let refused = builder.build().unwrap().start().await.unwrap_err();
+    assert!(chain(&refused).contains("migration 1 (schema)"), "{refused:?}");
+    sqlx::raw_sql(script).execute(pool).await.unwrap();
+    seriatim::migrate(pool).await.unwrap();
+    seriatim::migrate(pool).await.expect("and again");
+    assert_eq!(value::<i64>(pool, "select max(version) from seriatim.migration").await, 1);
+    let (running, _) = running(&database).await;
+    assert_eq!(ended(pool, job.id()).await.attempts, 1);
+    running.shutdown(Duration::from_secs(5)).await;
 }
 
 /// A role that may read and write but create nothing.
@@ -410,7 +433,7 @@ async fn a_program_says_that_it_runs_on_a_newer_schema() {
     let database = database().await;
     let pool = database.pool();
     let newer = latest() + 1;
-    add_versions(pool, &[newer], 2).await;
+    add_versions(pool, &[newer], latest()).await;
     let logged = Logged::default();
     let _guard = logged.start();
     let words =
