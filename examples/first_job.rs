@@ -1,4 +1,4 @@
-//! The first program of the README: `DATABASE_URL=postgres://… cargo run --example first_job`
+//! The first program of the guide: `DATABASE_URL=postgres://… cargo run --example first_job`
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@
 //! 6. [Operating](#operating): why a job waits, and changes by hand.
 //! 7. [Testing](#testing): a real database for each test.
 //!
-//! The README has a first program to paste, and the promises; the guide in `docs/` has the limits
+//! The README has a program to paste, and the promises; the guide in `docs/` has the limits
 //! of each.
 //!
 //! # Jobs
@@ -378,6 +378,8 @@
 //! * `cron`: [`Schedule`]s by cron expressions, in time zones.
 //! * `tls-rustls-ring-webpki`, `tls-rustls-ring-native-roots`, `tls-rustls-aws-lc-rs`,
 //!   `tls-native-tls`: sqlx's choices of TLS. None is on by default.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admin;
 mod attempt;

@@ -3,8 +3,9 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use seriatim::{Client, Processor};
@@ -229,24 +230,42 @@ fn no_document_names_the_host_of_a_registry() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_first_program_runs_as_pasted() {
-    let readme = read("README.md");
-    let program = &blocks(&readme, "rust,no_run")[0];
-    let file = read("examples/first_job.rs");
-    // Only the example's own first line is not in the README.
+/// Returns the first program of a page, which is an example but for its first line, and what it
+/// prints. cargo builds the examples before it runs the tests, beside their folder.
+fn first_program(page: &str, example: &str) -> (Command, String) {
+    let page = read(page);
+    let program = &blocks(&page, "rust,no_run")[0];
+    let file = read(&format!("examples/{example}.rs"));
     let (_, pasted) = file.split_once("\n\n").unwrap();
     assert_eq!(program.trim(), pasted.trim());
+    let folder = std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
+    (Command::new(folder.join(example)), blocks(&page, "text")[0].trim().to_owned())
+}
 
-    // cargo builds the examples before it runs the tests, beside their folder.
-    let example =
-        std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples/first_job");
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_program_of_the_guide_runs_as_pasted() {
+    let (mut example, prints) = first_program("docs/guide/first-job.md", "first_job");
     let database = database().await;
-    let output = Command::new(example).env("DATABASE_URL", database.url()).output().unwrap();
+    let output = example.env("DATABASE_URL", database.url()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{errors}");
-    assert_eq!(said.trim(), blocks(&readme, "text")[0].trim());
+    assert_eq!(said.trim(), prints);
+    database.remove().await.unwrap();
+}
+
+/// It is a service, and ends at a signal.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_of_the_readme_runs_as_pasted() {
+    let (mut example, prints) = first_program("README.md", "in_order");
+    let database = database().await;
+    example.env("DATABASE_URL", database.url()).stdout(Stdio::piped());
+    let mut child = example.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines.take(prints.lines().count()).map(Result::unwrap).collect();
+    assert_eq!(said.join("\n"), prints);
+    let stop = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(stop.success() && child.wait().unwrap().success());
     database.remove().await.unwrap();
 }
 

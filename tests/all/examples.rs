@@ -32,6 +32,32 @@ fn replay_git(arguments: &[&OsStr]) -> Output {
     example("replay_git").args(arguments).output().unwrap()
 }
 
+/// Each lane's blocks are side by side: none begins before the one to its left has ended.
+#[test]
+fn lanes_are_drawn_as_they_ran() {
+    let output = example("lanes").output().unwrap();
+    let svg = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lanes: Vec<&str> = svg.split("<g data-lane=").skip(1).collect();
+    let number = |text: &str, name: &str| -> f64 {
+        let (_, behind) = text.split_once(&format!(" {name}=\"")).unwrap();
+        behind.split('"').next().unwrap().parse().unwrap()
+    };
+    let mut drawn = Vec::new();
+    for lane in lanes {
+        let (mut until, mut numbers) = (0.0, String::new());
+        for block in lane.split("<rect class=\"").skip(2) {
+            assert!(number(block, "x") >= until, "{svg}");
+            until = number(block, "x") + number(block, "width");
+            let text = block.split("\">").nth(1).and_then(|text| text.split('<').next());
+            numbers.push_str(text.unwrap());
+        }
+        drawn.push(numbers);
+    }
+    assert_eq!(drawn, ["123", "1223", "1234", "1", "12"], "{svg}");
+    assert_eq!(svg.matches("class=\"failed\"").count(), 2, "one, and its key: {svg}");
+}
+
 fn on(repository: &Path, more: &[&str]) -> Output {
     let mut arguments = vec![OsStr::new("--repo"), repository.as_os_str()];
     arguments.extend(more.iter().map(OsStr::new));

@@ -12,6 +12,8 @@
 //! # Ok::<(), seriatim_history::ReadError>(())
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod attempts;
 mod batches;
 mod claims;

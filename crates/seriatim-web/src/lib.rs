@@ -20,6 +20,8 @@
 //!
 //! Without [`Config::auth`] or [`Config::access`] every request is refused.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod access;
 mod action;
 mod api;
