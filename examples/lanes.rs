@@ -135,7 +135,7 @@ fn draw(runs: &[Run]) -> Result<String, std::fmt::Error> {
             at + 18.0
         )?;
     }
-    let line = LEFT + 348.0;
+    let line = LEFT + 360.0;
     writeln!(
         svg,
         "<path class=\"wait\" d=\"M{line} 19H{}\"/><text x=\"{}\" y=\"23\">its lane waits, and no other one</text>",
