@@ -116,7 +116,7 @@ fn draw(runs: &[Run]) -> Result<String, std::fmt::Error> {
     let until = runs.iter().map(|run| run.end).fold(0.0, f64::max);
     let scale = (WIDTH - LEFT - 16.0) / (until - from);
     let x = |at: f64| LEFT + (at - from) * scale;
-    let bottom = TOP + ROW * LANES.len() as f64;
+    let bottom = TOP + LANES.map(|_| ROW).iter().sum::<f64>();
     let mut svg = String::new();
     writeln!(
         svg,
@@ -142,8 +142,8 @@ fn draw(runs: &[Run]) -> Result<String, std::fmt::Error> {
         line + 26.0,
         line + 34.0
     )?;
-    for (row, (group, _)) in LANES.iter().enumerate() {
-        let top = TOP + ROW * row as f64;
+    let mut top = TOP;
+    for (group, _) in LANES {
         writeln!(
             svg,
             "<g data-lane=\"{group}\"><text class=\"ink\" x=\"12\" y=\"{:.0}\">{group}</text>\
@@ -152,7 +152,7 @@ fn draw(runs: &[Run]) -> Result<String, std::fmt::Error> {
             WIDTH - LEFT - 12.0
         )?;
         let mut failed_at = None;
-        for run in runs.iter().filter(|run| run.group == *group) {
+        for run in runs.iter().filter(|run| run.group == group) {
             if let Some(failed_at) = failed_at.take() {
                 let middle = top + 13.0;
                 writeln!(
@@ -177,6 +177,7 @@ fn draw(runs: &[Run]) -> Result<String, std::fmt::Error> {
             failed_at = run.failed.then_some(run.end);
         }
         writeln!(svg, "</g>")?;
+        top += ROW;
     }
     let mut tick = 0.0;
     while from + tick <= until {

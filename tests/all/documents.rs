@@ -235,7 +235,7 @@ fn no_document_names_the_host_of_a_registry() {
 fn first_program(page: &str, example: &str) -> (Command, String) {
     let page = read(page);
     let program = &blocks(&page, "rust,no_run")[0];
-    let file = read(&format!("examples/{example}.rs"));
+    let file = read(format!("examples/{example}.rs"));
     let (_, pasted) = file.split_once("\n\n").unwrap();
     assert_eq!(program.trim(), pasted.trim());
     let folder = std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
