@@ -42,7 +42,7 @@ const fn step(
     Step { version, description, sql, compatible_from }
 }
 
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     step(1, "schema", include_str!("../../migrations/0001_schema.sql"), 1),
     // A claim of the version before would adopt under another lock.
     step(2, "claim", include_str!("../../migrations/0002_claim.sql"), 2),
@@ -68,6 +68,7 @@ const STEPS: [Step; 20] = [
     step(18, "batches", include_str!("../../migrations/0018_batches.sql"), 10),
     step(19, "replica identity", include_str!("../../migrations/0019_replica_identity.sql"), 10),
     step(20, "sqs keys", include_str!("../../migrations/0020_sqs_keys.sql"), 10),
+    step(21, "minutes", include_str!("../../migrations/0021_minutes.sql"), 10),
 ];
 
 /// The newest version that this crate knows.

@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 26] = [
+pub const TABLES: [&str; 27] = [
     "adoption_lock",
     "batch",
     "batch_due",
@@ -54,6 +54,7 @@ pub const TABLES: [&str; 26] = [
     "queue",
     "queue_group",
     "queue_metrics",
+    "queue_minute",
     "receive_attempt",
     "receiver",
     "schedule",
