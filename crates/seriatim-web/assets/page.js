@@ -64,8 +64,11 @@ let wanted = false;
 let refreshing = false;
 let refreshedAt = Date.now();
 
+let seenAt = new Date(); // when the page was read that is shown
+let away = false; // it cannot be read anew now
+
 // A page that costs the database more is read less often: it takes half a percent of the time.
-const atLeast = () => Math.min(Math.max(2000, 200 * Number(main.dataset.took)), 60000);
+const atLeast = () => away ? 2000 : Math.min(Math.max(2000, 200 * Number(main.dataset.took)), 60000);
 const editing = () => main.querySelector("input:not([type=checkbox]):focus, select:focus") !== null;
 
 function focusMark() {
@@ -87,6 +90,16 @@ function restoreFocus(mark) {
 
 const fields = () => [...main.querySelectorAll("[data-fields] input, [data-fields] select")];
 
+// Leaves the page as it was, and says so, until it can be read again.
+function tellAway(why) {
+  away = why !== "";
+  if (away) wanted = true; else seenAt = new Date();
+  const note = away ? `${why} The page below is of ${seenAt.toLocaleTimeString()}. It comes back by itself.` : "";
+  if (byId("away").textContent !== note) byId("away").textContent = note;
+  byId("away").hidden = !away;
+  main.classList.toggle("stale", away);
+}
+
 async function refresh() {
   if (refreshing) { wanted = true; return; }
   refreshing = true;
@@ -95,7 +108,11 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("main");
-    if (!fresh) return;
+    if (!fresh || answer.status >= 500) {
+      tellAway(fresh?.querySelector("p")?.textContent ?? `The server answered ${answer.status}.`);
+      return;
+    }
+    tellAway("");
     if (editing() || ask.open) { wanted = true; return; }
     const mark = focusMark();
     const whole = rows().filter((row) => row.querySelector(".why.whole")).map(nameOf);
@@ -117,7 +134,7 @@ async function refresh() {
     restoreFocus(mark);
     main.dispatchEvent(new CustomEvent("refreshed"));
   } catch {
-    wanted = true; // the server is away: the next tick tries again
+    tellAway("The server of this page does not answer.");
   } finally {
     refreshing = false;
     refreshedAt = Date.now();
@@ -239,8 +256,10 @@ async function askFor(action) {
 }
 
 function press(button) {
-  const body = JSON.parse(button.dataset.action);
-  let about = button.dataset.about;
+  const row = button.closest("[data-row]");
+  const of = "of" in button.dataset ? JSON.parse(row.dataset.of) : {};
+  const body = { ...of, ...JSON.parse(button.dataset.action) };
+  let about = button.dataset.about ?? row.querySelector("[data-open]").textContent;
   if ("picks" in button.dataset) {
     body.jobs = jobsToPick();
     about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
@@ -280,10 +299,18 @@ ask.addEventListener("close", () => { asked = null; wanted = true; });
 
 main.addEventListener("click", (event) => {
   const button = event.target.closest("button.act");
+  const row = event.target.closest("[data-row]");
   if (button) press(button);
+  else if (row?.querySelector("[data-open]")) select(row, false);
 });
 
 // ---- keys ----
+
+function nameKeys() {
+  for (const button of main.querySelectorAll(".act[data-key]")) button.ariaKeyShortcuts = button.dataset.key;
+}
+main.addEventListener("refreshed", nameKeys);
+nameKeys();
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || ask.open || help.open) return;

@@ -1,5 +1,6 @@
 //! The buttons of actions: those that a user may press.
 
+use serde_json::Value;
 use seriatim::JobStatus;
 use seriatim::admin::{Batch, GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
 
@@ -14,20 +15,25 @@ pub(crate) struct Button {
     pub(crate) label: &'static str,
     /// The key that presses it; empty: none.
     pub(crate) key: &'static str,
-    /// The action, as JSON.
+    /// The action, as JSON that can stand between single quotes.
     pub(crate) action: String,
+    /// The row that it is in says which queue and group it is about.
+    pub(crate) of_row: bool,
     /// It throws work away.
     pub(crate) grave: bool,
     /// It is about the rows that are picked.
     pub(crate) picks: bool,
 }
 
-/// Escapes what is not ASCII in JSON, so that nothing in it turns the direction of a page's source.
-fn ascii(json: &str) -> String {
+/// Returns JSON for an attribute in single quotes. Escapes what HTML would read, and what is not
+/// ASCII, so that nothing in it turns the direction of a page's source.
+pub(crate) fn attribute(json: &Value) -> String {
     use std::fmt::Write;
+    let json = json.to_string();
     let mut ascii = String::with_capacity(json.len());
     for char in json.chars() {
-        if char.is_ascii() {
+        // These are only ever in strings.
+        if char.is_ascii() && !matches!(char, '&' | '<' | '>' | '\'') {
             ascii.push(char);
             continue;
         }
@@ -71,12 +77,19 @@ fn is_grave(action: &Action) -> bool {
 pub(crate) struct Buttons<'a> {
     app: &'a App,
     access: Access,
+    /// The queue and the group of the row that they are in.
+    row: Option<(&'a str, &'a str)>,
     made: Vec<Button>,
 }
 
 impl<'a> Buttons<'a> {
     pub(crate) fn new(app: &'a App, access: Access) -> Self {
-        Self { app, access, made: Vec::new() }
+        Self { app, access, row: None, made: Vec::new() }
+    }
+
+    /// Makes buttons of a row that names its queue and its group.
+    pub(crate) fn in_row(self, queue: &'a str, group: &'a str) -> Self {
+        Self { row: Some((queue, group)), ..self }
     }
 
     fn add(&mut self, action: &Action) {
@@ -84,10 +97,18 @@ impl<'a> Buttons<'a> {
             return;
         }
         let label = action.label();
+        let mut json = serde_json::to_value(action).unwrap_or_default();
+        let row = self.row.filter(|(queue, group)| json["queue"] == *queue && json["group"] == *group);
+        if let Some(json) = json.as_object_mut() {
+            json.retain(|name, value| {
+                !value.is_null() && (row.is_none() || !["queue", "group"].contains(&name.as_str()))
+            });
+        }
         self.made.push(Button {
             label,
             key: key(action),
-            action: ascii(&serde_json::to_string(action).unwrap_or_default()),
+            action: attribute(&json),
+            of_row: row.is_some(),
             grave: is_grave(action),
             picks: label.ends_with("picked"),
         });

@@ -1,22 +1,59 @@
-//! A group in a list, on several pages.
+//! A group in a list, on several pages: as a line with its track, and behind it why it is where it
+//! is and what can be done.
 
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
 use seriatim::AfterHalt;
-use seriatim::admin::GroupState;
+use seriatim::admin::{GroupOverview, GroupState};
 
-use crate::action::Button;
-use crate::data::{LaneRow, shown};
+use crate::action::{Button, attribute};
+use crate::data::{LaneRow, shown, thousands};
 use crate::pages::frame::Visit;
-use crate::pages::job_line::{JobLine, attempt};
+use crate::pages::job_line::attempt;
 use crate::pages::url::lane_url;
-use crate::pages::view::{PauseView, When, bounded, thousands};
+use crate::pages::view::{PauseView, When};
+use crate::track::{Axis, boxes};
+
+/// A lane that has been due for longer is shown with why it waits.
+const PATIENCE: TimeDelta = TimeDelta::minutes(1);
+
+/// Groups in a list, on one axis of time.
+#[derive(Default)]
+pub(crate) struct LanesView {
+    /// The marks of the axis, each with its place.
+    pub(crate) marks: Vec<(String, &'static str)>,
+    pub(crate) rows: Vec<RowView>,
+}
+
+impl LanesView {
+    pub(crate) fn new(visit: &Visit, rows: &[LaneRow], with_queue: bool) -> Self {
+        let now = Utc::now();
+        let axis = Axis::new(rows.iter().filter_map(|row| since(&row.group)), now);
+        let view = |row| RowView::new(visit, row, with_queue, axis, now);
+        Self { marks: axis.marks(), rows: rows.iter().map(view).collect() }
+    }
+}
+
+/// Returns since when a group has stood, or run, or waited.
+fn since(group: &GroupOverview) -> Option<DateTime<Utc>> {
+    match group.state {
+        GroupState::Running => group.started_at,
+        _ => group.stopped_at.or(group.due_at),
+    }
+}
 
 /// A group in a list.
 pub(crate) struct RowView {
+    /// Its queue and its name, for its buttons.
+    pub(crate) of: String,
     pub(crate) url: String,
     pub(crate) group: String,
     /// Its queue, where groups of several queues are listed.
     pub(crate) queue: Option<String>,
     pub(crate) state: &'static str,
+    /// Nothing calls for an operator: its line is enough.
+    pub(crate) calm: bool,
+    /// The job at its head: its id, its name and its attempt.
     pub(crate) head: Option<(i64, String, String)>,
     /// The failed job that halted it.
     pub(crate) halted_by: Option<i64>,
@@ -24,68 +61,86 @@ pub(crate) struct RowView {
     pub(crate) halt_ends: Option<(When, &'static str)>,
     /// Its pause, whatever its state is.
     pub(crate) paused: Option<PauseView>,
-    pub(crate) wait: Option<When>,
+    /// Since when it stands, runs or waits, or when it is due, with the word before.
+    pub(crate) since: Option<(&'static str, When)>,
+    /// The same as a bar of its track.
+    pub(crate) bar: String,
+    /// The jobs behind it, as boxes of its track, and in words.
+    pub(crate) boxes: String,
     pub(crate) depth: String,
-    /// The word after the depth: `deep` or `parked`.
-    pub(crate) counts: &'static str,
-    /// The length of the bar, up to 100. Each tenfold is a third.
-    pub(crate) bar: u32,
     pub(crate) sentence: String,
-    pub(crate) next: Vec<JobLine>,
-    pub(crate) more: String,
     pub(crate) buttons: Vec<Button>,
 }
 
 impl RowView {
-    pub(crate) fn new(visit: &Visit, row: &LaneRow, with_queue: bool) -> Self {
+    fn new(visit: &Visit, row: &LaneRow, with_queue: bool, axis: Axis, now: DateTime<Utc>) -> Self {
         let group = &row.group;
         let then = match group.then {
             Some(AfterHalt::Park) => "then it is parked",
             _ => "then it goes on",
         };
         let paused = group.paused_at.is_some();
-        let buttons = visit.buttons().group(&row.queue, group, paused, &row.next).made();
-        let (depth, counts) = match group.state {
-            GroupState::Parked => (group.parked, "parked"),
-            _ => (group.depth, "deep"),
-        };
-        let listed = u64::try_from(row.next.len()).unwrap_or(u64::MAX);
-        let more = match group.depth.count.saturating_sub(listed) {
-            0 => String::new(),
-            more => {
-                format!("{}{} more", thousands(more), if group.depth.or_more { "+" } else { "" })
-            }
-        };
+        let buttons = visit.buttons().in_row(&row.queue, &group.group);
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
             (head, name, attempt(group.attempt()))
         });
+        let since = since(group);
+        let word = match group.state {
+            GroupState::Running => "began",
+            _ if group.stopped_at.is_some() => "stopped",
+            _ => "due",
+        };
+        let waits_long = since.is_some_and(|since| now - since > PATIENCE);
+        let waiting = waiting(group);
         Self {
+            of: attribute(&json!({ "queue": row.queue, "group": group.group })),
             url: lane_url(&row.queue, &group.group),
             group: shown(&group.group),
             queue: with_queue.then(|| shown(&row.queue)),
             state: group.state.as_str(),
+            calm: match group.state {
+                GroupState::Running => !paused,
+                GroupState::Ready | GroupState::Gated => !waits_long && !group.blocked,
+                GroupState::Delayed => true,
+                _ => false,
+            },
             head,
-            wait: group.stopped_at.or(group.enqueued_at).map(When::new),
             halted_by: group.halted_by,
             halt_ends: group.halted_until.map(|at| (When::new(at), then)),
             paused: PauseView::of_group(group),
-            depth: bounded(depth),
-            counts,
-            bar: bar(depth.count),
+            bar: since.filter(|since| *since <= now).map(|since| axis.bar(since, now)).unwrap_or_default(),
+            since: since.map(|since| (word, When::new(since))),
+            boxes: boxes(usize::try_from(waiting).unwrap_or(usize::MAX)),
+            depth: depth(group, waiting),
             sentence: shown(&row.sentence),
-            next: row.next.iter().map(JobLine::new).collect(),
-            more,
-            buttons,
+            buttons: buttons.group(&row.queue, group, paused, &row.next).made(),
         }
     }
 }
 
-fn bar(depth: u64) -> u32 {
-    let tenfolds =
-        f64::from(u32::try_from(depth).unwrap_or(u32::MAX)).max(0.0).ln_1p() / 10_f64.ln();
-    // At most 100, and never negative.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let length = (tenfolds / 3.0 * 100.0).clamp(0.0, 100.0).round() as u32;
-    length
+/// Returns the number of jobs that wait in a group: the one that runs does not.
+fn waiting(group: &GroupOverview) -> u64 {
+    let runs = matches!(group.state, GroupState::Running | GroupState::Lapsed);
+    group.depth.count.saturating_sub(runs.into())
+}
+
+fn depth(group: &GroupOverview, waiting: u64) -> String {
+    let more = if group.depth.or_more { "+" } else { "" };
+    let parked = match group.parked.count {
+        0 => String::new(),
+        parked => {
+            format!("{}{} parked", thousands(parked), if group.parked.or_more { "+" } else { "" })
+        }
+    };
+    let waits = match waiting {
+        0 => String::from("none waits"),
+        1 => String::from("1 job waits"),
+        waiting => format!("{}{more} jobs wait", thousands(waiting)),
+    };
+    match (waiting, parked.is_empty()) {
+        (_, true) => waits,
+        (0, false) => parked,
+        (_, false) => format!("{waits}, {parked}"),
+    }
 }

@@ -7,7 +7,7 @@ use axum::routing::get;
 use crate::action::Button;
 use crate::data::{self, Shared, Stopped, shown};
 use crate::pages::frame::{Shown, Visit};
-use crate::pages::lane_row::RowView;
+use crate::pages::lane_row::LanesView;
 use crate::pages::nodes::NodeRow;
 use crate::pages::url::queue_url;
 use crate::pages::view::When;
@@ -24,7 +24,7 @@ pub(crate) struct StoppedPage {
     pub(crate) nothing: &'static str,
     pub(crate) queues: Vec<QueueView>,
     pub(crate) orphaned: Vec<NodeRow>,
-    pub(crate) rows: Vec<RowView>,
+    pub(crate) lanes: LanesView,
     pub(crate) or_more: bool,
 }
 
@@ -69,7 +69,6 @@ impl StoppedPage {
             buttons: visit.buttons().queue(&paused.queue, true, false, false).made(),
             queue: shown(&paused.queue),
         });
-        let row = |row| RowView::new(visit, row, true);
         let node = |node| NodeRow::new(visit, node);
         Self {
             heading: "Stopped",
@@ -79,7 +78,7 @@ impl StoppedPage {
             nothing: "Nothing stands.",
             queues: unserved.chain(paused).collect(),
             orphaned: stopped.orphaned.iter().map(node).collect(),
-            rows: stopped.groups.iter().map(row).collect(),
+            lanes: LanesView::new(visit, &stopped.groups, true),
             or_more: stopped.or_more,
         }
     }

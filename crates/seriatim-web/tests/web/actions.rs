@@ -74,7 +74,7 @@ async fn a_pause_and_its_end() {
     let stopped = get(page, "/stopped", ANN).await.body;
     assert!(stopped.contains("their audit"), "{stopped}");
     let offers =
-        |page: &str, action: &str| page.contains(&format!("&#34;action&#34;:&#34;{action}&#34;"));
+        |page: &str, action: &str| page.contains(&format!("\"action\":\"{action}\""));
     assert!(offers(&stopped, "resume"), "{stopped}");
     let lane = get(page, "/lane?queue=orders&group=customer-5", ANN).await.body;
     assert!(offers(&lane, "resume") && !offers(&lane, "pause"), "{lane}");

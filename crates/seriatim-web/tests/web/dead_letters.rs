@@ -217,7 +217,7 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
     for path in [&*job, "/queue?name=aside", "/lane?queue=aside&group=a"] {
         let body = get(page, path, ANN).await.body;
         for (action, offered) in [("redrive_jobs", true), ("discard_jobs", true), ("skip", false)] {
-            let button = format!("&#34;action&#34;:&#34;{action}&#34;");
+            let button = format!("\"action\":\"{action}\"");
             assert_eq!(body.contains(&button), offered, "{action} on {path}: {body}");
         }
     }

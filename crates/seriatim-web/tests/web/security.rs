@@ -207,7 +207,7 @@ async fn a_viewer_sees_no_button() {
     assert_eq!(act(read_only, ROOT, "pause", &pause).await.status, 403);
     assert_eq!(act(page, VIC, "pause", &pause).await.status, 403);
     let body = get(page, "/queue?name=orders", ANN).await.body;
-    assert!(!body.contains("&#34;purge&#34;"), "purge is an admin's");
+    assert!(!body.contains("\"purge\""), "purge is an admin's");
     shop.close().await;
 }
 
