@@ -58,6 +58,33 @@ main.addEventListener("focusin", (event) => {
   if (row && row.querySelector("[data-open]")) select(row, false);
 });
 
+// ---- what each row says in short ----
+
+function makeButton(lane, labels, action, of) {
+  const [label, key, grave] = labels[action];
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = grave ? "act grave" : "act";
+  button.textContent = label;
+  button.dataset.action = JSON.stringify({ action, ...(of ?? JSON.parse(lane.dataset.of)) });
+  button.dataset.about = lane.querySelector("[data-open]").textContent;
+  if (key) button.dataset.key = key;
+  return button;
+}
+
+function fill(within) {
+  for (const list of within.querySelectorAll("[data-labels]")) {
+    const labels = JSON.parse(list.dataset.labels);
+    for (const acts of list.querySelectorAll("[data-acts]")) {
+      const make = ([action, of]) => makeButton(acts.closest("[data-row]"), labels, action, of);
+      acts.append(...JSON.parse(acts.dataset.acts).map(make));
+    }
+  }
+  for (const button of within.querySelectorAll("[data-key]")) button.ariaKeyShortcuts = button.dataset.key;
+  for (const time of within.querySelectorAll("time")) time.title = time.dateTime;
+}
+fill(main);
+
 // ---- the live refresh ----
 
 let wanted = false;
@@ -120,6 +147,7 @@ async function refresh() {
     const typed = fields().map((field) => field.value);
     const open = [...main.querySelectorAll("details[open]")].map((details) => details.id);
     const aside = main.querySelector(".picture")?.scrollLeft;
+    fill(fresh);
     main.replaceChildren(...fresh.childNodes);
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
     for (const row of rows()) {
@@ -256,10 +284,8 @@ async function askFor(action) {
 }
 
 function press(button) {
-  const row = button.closest("[data-row]");
-  const of = "of" in button.dataset ? JSON.parse(row.dataset.of) : {};
-  const body = { ...of, ...JSON.parse(button.dataset.action) };
-  let about = button.dataset.about ?? row.querySelector("[data-open]").textContent;
+  const body = JSON.parse(button.dataset.action);
+  let about = button.dataset.about;
   if ("picks" in button.dataset) {
     body.jobs = jobsToPick();
     about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
@@ -306,11 +332,6 @@ main.addEventListener("click", (event) => {
 
 // ---- keys ----
 
-function nameKeys() {
-  for (const button of main.querySelectorAll(".act[data-key]")) button.ariaKeyShortcuts = button.dataset.key;
-}
-main.addEventListener("refreshed", nameKeys);
-nameKeys();
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || ask.open || help.open) return;

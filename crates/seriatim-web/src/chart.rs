@@ -133,11 +133,10 @@ fn words_of_waits(half: &[(i64, u64)], most: &[(i64, u64)]) -> String {
     };
     let words = |ms: u64| span(i64::try_from(ms).unwrap_or(i64::MAX));
     let when = match MINUTES - 1 - at {
-        0 => String::from("in the last minute"),
-        1 => String::from("a minute ago"),
-        ago => format!("{ago} min ago"),
+        0 => String::new(),
+        ago => format!(", {ago} min ago"),
     };
-    format!("half up to {}, 19 in 20 up to {} {when}", words(*half), words(*most))
+    format!("half up to {}, 19 in 20 up to {}{when}", words(*half), words(*most))
 }
 
 /// Returns a round number that is no less: 1, 2 or 5 and zeros.

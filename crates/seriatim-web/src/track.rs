@@ -1,8 +1,6 @@
 //! The tracks of lanes: how long each has run, waited or stood, on one axis for all, and the jobs
 //! that come next. Only geometry; the template draws it.
 
-use std::fmt::Write as _;
-
 use chrono::{DateTime, TimeDelta, Utc};
 
 /// The past is drawn left of this place, and the next jobs right of it, in units of the picture.
@@ -10,7 +8,7 @@ const NOW: f64 = 236.0;
 /// So narrow may a bar be that it can still be seen.
 const NARROWEST: f64 = 3.0;
 /// The next jobs that are drawn.
-const NEXT: usize = 6;
+const NEXT: u64 = 6;
 /// The marks that an axis may have, in seconds.
 const MARKS: [(f64, &str); 9] = [
     (1.0, "1 s"),
@@ -64,14 +62,12 @@ impl Axis {
     }
 }
 
-/// Returns the next jobs, as the `d` of a path: a box for each, up to six.
-pub(crate) fn boxes(jobs: usize) -> String {
-    let mut path = String::new();
-    for n in 0..jobs.min(NEXT) {
-        // A String takes whatever is written.
-        let _ = write!(path, "M{} 2h7v8h-7z", 244 + 9 * n);
+/// Returns the next jobs, as the `d` of a dashed path: a box for each, up to six.
+pub(crate) fn boxes(jobs: u64) -> String {
+    match jobs.min(NEXT) {
+        0 => String::new(),
+        jobs => format!("M244 6h{}", 9 * jobs - 2),
     }
-    path
 }
 
 fn seconds(delta: TimeDelta) -> f64 {
@@ -95,7 +91,7 @@ mod tests {
         // Nothing is older than a minute.
         let marks = Axis::new([], now).marks();
         assert_eq!(marks.first(), Some(&(String::from("0"), "1 min")));
-        assert_eq!(boxes(2), "M244 2h7v8h-7zM253 2h7v8h-7z");
+        assert_eq!((&*boxes(0), &*boxes(2)), ("", "M244 6h16"));
         assert_eq!(boxes(100), boxes(6));
     }
 }

@@ -15,14 +15,19 @@ pub(crate) struct Button {
     pub(crate) label: &'static str,
     /// The key that presses it; empty: none.
     pub(crate) key: &'static str,
-    /// The action, as JSON that can stand between single quotes.
-    pub(crate) action: String,
-    /// The row that it is in says which queue and group it is about.
-    pub(crate) of_row: bool,
+    /// The action, as the API takes it.
+    pub(crate) action: Value,
     /// It throws work away.
     pub(crate) grave: bool,
     /// It is about the rows that are picked.
     pub(crate) picks: bool,
+}
+
+impl Button {
+    /// Returns the action, for an attribute in single quotes.
+    pub(crate) fn attribute(&self) -> String {
+        attribute(&self.action)
+    }
 }
 
 /// Returns JSON for an attribute in single quotes. Escapes what HTML would read, and what is not
@@ -77,19 +82,12 @@ fn is_grave(action: &Action) -> bool {
 pub(crate) struct Buttons<'a> {
     app: &'a App,
     access: Access,
-    /// The queue and the group of the row that they are in.
-    row: Option<(&'a str, &'a str)>,
     made: Vec<Button>,
 }
 
 impl<'a> Buttons<'a> {
     pub(crate) fn new(app: &'a App, access: Access) -> Self {
-        Self { app, access, row: None, made: Vec::new() }
-    }
-
-    /// Makes buttons of a row that names its queue and its group.
-    pub(crate) fn in_row(self, queue: &'a str, group: &'a str) -> Self {
-        Self { row: Some((queue, group)), ..self }
+        Self { app, access, made: Vec::new() }
     }
 
     fn add(&mut self, action: &Action) {
@@ -98,17 +96,13 @@ impl<'a> Buttons<'a> {
         }
         let label = action.label();
         let mut json = serde_json::to_value(action).unwrap_or_default();
-        let row = self.row.filter(|(queue, group)| json["queue"] == *queue && json["group"] == *group);
         if let Some(json) = json.as_object_mut() {
-            json.retain(|name, value| {
-                !value.is_null() && (row.is_none() || !["queue", "group"].contains(&name.as_str()))
-            });
+            json.retain(|_, value| !value.is_null());
         }
         self.made.push(Button {
             label,
             key: key(action),
-            action: attribute(&json),
-            of_row: row.is_some(),
+            action: json,
             grave: is_grave(action),
             picks: label.ends_with("picked"),
         });

@@ -7,6 +7,7 @@ mod first_lanes;
 mod job;
 mod lane;
 mod stopped;
+mod words;
 
 use std::sync::Arc;
 

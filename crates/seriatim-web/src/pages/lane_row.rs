@@ -2,7 +2,7 @@
 //! is and what can be done.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use seriatim::AfterHalt;
 use seriatim::admin::{GroupOverview, GroupState};
 
@@ -22,6 +22,8 @@ const PATIENCE: TimeDelta = TimeDelta::minutes(1);
 pub(crate) struct LanesView {
     /// The marks of the axis, each with its place.
     pub(crate) marks: Vec<(String, &'static str)>,
+    /// The label and the key of each action, and whether it throws work away, as JSON.
+    pub(crate) labels: String,
     pub(crate) rows: Vec<RowView>,
 }
 
@@ -29,9 +31,30 @@ impl LanesView {
     pub(crate) fn new(visit: &Visit, rows: &[LaneRow], with_queue: bool) -> Self {
         let now = Utc::now();
         let axis = Axis::new(rows.iter().filter_map(|row| since(&row.group)), now);
-        let view = |row| RowView::new(visit, row, with_queue, axis, now);
-        Self { marks: axis.marks(), rows: rows.iter().map(view).collect() }
+        let mut labels = Map::new();
+        let mut view = |row| {
+            let (view, buttons) = RowView::new(visit, row, with_queue, axis, now);
+            for Button { label, key, action, grave, .. } in buttons {
+                let word = action["action"].as_str().unwrap_or_default();
+                labels.entry(word).or_insert_with(|| json!([label, key, grave]));
+            }
+            view
+        };
+        let rows = rows.iter().map(&mut view).collect();
+        Self { marks: axis.marks(), labels: attribute(&labels.into()), rows }
     }
+}
+
+/// Returns the actions of a row, in short: the word of each, and what it is about, if that is not
+/// the row's group.
+fn acts(buttons: &[Button], of: &Value) -> String {
+    let short = |button: &Button| {
+        let mut about = button.action.clone();
+        let fields = about.as_object_mut()?;
+        let word = fields.remove("action")?;
+        Some(if about == *of { json!([word]) } else { json!([word, about]) })
+    };
+    attribute(&buttons.iter().filter_map(short).collect())
 }
 
 /// Returns since when a group has stood, or run, or waited.
@@ -69,18 +92,27 @@ pub(crate) struct RowView {
     pub(crate) boxes: String,
     pub(crate) depth: String,
     pub(crate) sentence: String,
-    pub(crate) buttons: Vec<Button>,
+    /// What can be done, as JSON.
+    pub(crate) acts: String,
 }
 
 impl RowView {
-    fn new(visit: &Visit, row: &LaneRow, with_queue: bool, axis: Axis, now: DateTime<Utc>) -> Self {
+    /// Returns it with its buttons.
+    fn new(
+        visit: &Visit,
+        row: &LaneRow,
+        with_queue: bool,
+        axis: Axis,
+        now: DateTime<Utc>,
+    ) -> (Self, Vec<Button>) {
         let group = &row.group;
         let then = match group.then {
             Some(AfterHalt::Park) => "then it is parked",
             _ => "then it goes on",
         };
         let paused = group.paused_at.is_some();
-        let buttons = visit.buttons().in_row(&row.queue, &group.group);
+        let buttons = visit.buttons().group(&row.queue, group, paused, &row.next).made();
+        let of = json!({ "queue": row.queue, "group": group.group });
         let head = group.head.map(|head| {
             let name = group.head_name.as_deref().map(shown).unwrap_or_default();
             (head, name, attempt(group.attempt()))
@@ -93,8 +125,9 @@ impl RowView {
         };
         let waits_long = since.is_some_and(|since| now - since > PATIENCE);
         let waiting = waiting(group);
-        Self {
-            of: attribute(&json!({ "queue": row.queue, "group": group.group })),
+        let view = Self {
+            acts: acts(&buttons, &of),
+            of: attribute(&of),
             url: lane_url(&row.queue, &group.group),
             group: shown(&group.group),
             queue: with_queue.then(|| shown(&row.queue)),
@@ -111,11 +144,11 @@ impl RowView {
             paused: PauseView::of_group(group),
             bar: since.filter(|since| *since <= now).map(|since| axis.bar(since, now)).unwrap_or_default(),
             since: since.map(|since| (word, When::new(since))),
-            boxes: boxes(usize::try_from(waiting).unwrap_or(usize::MAX)),
+            boxes: boxes(waiting),
             depth: depth(group, waiting),
             sentence: shown(&row.sentence),
-            buttons: buttons.group(&row.queue, group, paused, &row.next).made(),
-        }
+        };
+        (view, buttons)
     }
 }
 

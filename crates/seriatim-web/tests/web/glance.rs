@@ -93,7 +93,7 @@ async fn bytes_of(page: SocketAddr, path: &str) -> usize {
         let asset = html.body.split_once(mark).unwrap().1.split('"').next().unwrap();
         bytes += get(page, &format!("/{asset}"), "").await.body.len();
     }
-    println!("{path}: {bytes} bytes, {} of them HTML", html.body.len());
+    println!("{path}: {bytes} bytes, {} of them HTML", html.body.len()); std::fs::write(format!("/tmp/pics-b/{}.html", path.len()), &html.body).unwrap();
     bytes
 }
 
