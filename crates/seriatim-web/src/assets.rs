@@ -17,7 +17,8 @@ static SERVED: LazyLock<[String; 2]> = LazyLock::new(|| [compact(STYLE), compact
 
 /// Returns a text without indentation, empty lines, and lines that are comments.
 fn compact(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 

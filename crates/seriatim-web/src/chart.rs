@@ -20,7 +20,7 @@ const FRESH: TimeDelta = TimeDelta::minutes(3);
 /// A chart: paths of bars, and what it says in words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chart {
-    /// The bars, as the `d` of a path of vertical strokes.
+    /// The bars, as the `d` of a path.
     pub(crate) bars: String,
     /// Bars in front of those.
     pub(crate) front: String,
@@ -100,7 +100,7 @@ pub(crate) fn hour(hour: &LastHour, queue: &str, now: DateTime<Utc>) -> Option<H
             (ended, 0) => thousands(ended),
             (ended, failed) => format!("{}, {} failed", thousands(ended), thousands(failed)),
         },
-        uncounted: strokes(uncounted),
+        uncounted: steps(uncounted),
         stale_since: is_stale.then_some(last + TimeDelta::minutes(1)),
     })
 }
@@ -154,20 +154,37 @@ fn round_up(most: Option<u64>) -> u64 {
     }
 }
 
-/// Returns bars of these heights. A value that is not zero can be seen.
+/// Returns bars of these heights, side by side. A value that is not zero can be seen.
 fn bars(values: &[(i64, u64)], top: u64) -> String {
-    strokes(values.iter().filter(|(_, value)| *value > 0).map(|(at, value)| {
+    steps(values.iter().filter(|(_, value)| *value > 0).map(|(at, value)| {
         let full = u128::from(top.max(1));
         let height = u128::from(*value) * u128::from(HEIGHT.unsigned_abs()) / full;
         (*at, i64::try_from(height).unwrap_or(HEIGHT).clamp(2, HEIGHT))
     }))
 }
 
-fn strokes(bars: impl Iterator<Item = (i64, i64)>) -> String {
+/// Returns the outline of bars, in the order of their places; between them it is on the ground.
+fn steps(bars: impl Iterator<Item = (i64, i64)>) -> String {
     let mut path = String::new();
+    let (mut end, mut last) = (None, HEIGHT);
     for (at, height) in bars {
+        let (x, y) = (at * STEP, HEIGHT - height);
+        if end != Some(x) {
+            if end.is_some() {
+                let _ = write!(path, "V{HEIGHT}z");
+            }
+            let _ = write!(path, "M{x} {HEIGHT}");
+            last = HEIGHT;
+        }
         // A String takes whatever is written.
-        let _ = write!(path, "M{} {HEIGHT}v-{height}", at * STEP + STEP / 2);
+        if last != y {
+            let _ = write!(path, "V{y}");
+        }
+        let _ = write!(path, "h{STEP}");
+        (end, last) = (Some(x + STEP), y);
+    }
+    if end.is_some() {
+        let _ = write!(path, "V{HEIGHT}z");
     }
     path
 }
@@ -186,14 +203,14 @@ mod tests {
         minutes.counted = (3..60).map(at).collect();
         assert_eq!(hour(&LastHour::default(), "mail", at(60)), None, "nobody counts");
         let empty = hour(&minutes, "mail", at(61)).unwrap_or_default();
-        assert_eq!(empty.uncounted, "M2 48v-48M6 48v-48M10 48v-48");
+        assert_eq!(empty.uncounted, "M0 48V0h4h4h4V48z");
         assert_eq!((&*empty.ended.bars, &*empty.ended.top), ("", "1 a minute"));
         assert_eq!(empty.ended.words, "none in the last hour");
         assert_eq!(empty.stale_since, None);
         // Ten minutes later, nobody has counted since.
         let stale = hour(&minutes, "mail", at(71)).unwrap_or_default();
         assert_eq!(stale.stale_since, Some(at(60)));
-        assert!(stale.uncounted.ends_with("M238 48v-48"), "{}", stale.uncounted);
+        assert!(stale.uncounted.ends_with("h4V48z"), "{}", stale.uncounted);
     }
 
     #[test]
@@ -202,6 +219,6 @@ mod tests {
             assert_eq!(round_up(Some(most)), top);
         }
         assert_eq!(round_up(Some(u64::MAX)), u64::MAX);
-        assert_eq!(bars(&[(0, 1), (59, 500)], 500), "M2 48v-2M238 48v-48");
+        assert_eq!(bars(&[(0, 1), (59, 500)], 500), "M0 48V46h4V48zM236 48V0h4V48z");
     }
 }

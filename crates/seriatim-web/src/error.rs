@@ -160,7 +160,11 @@ impl From<sqlx::Error> for WebError {
             Some("3F000" | "42P01" | "42883" | "42703") => Self::NotMigrated(message()),
             _ => {
                 tracing::warn!(%error, "the page could not ask the database");
-                if refusal.is_none() || is_away(code.as_deref()) { Self::Away } else { Self::Database }
+                if refusal.is_none() || is_away(code.as_deref()) {
+                    Self::Away
+                } else {
+                    Self::Database
+                }
             }
         }
     }

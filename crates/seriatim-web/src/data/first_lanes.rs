@@ -9,7 +9,7 @@ use crate::data::any;
 use crate::error::WebError;
 
 /// The lanes that are shown.
-const LANES: usize = 25;
+const LANES: usize = 24;
 /// Bounds the lanes of these that stand, if others wait or run.
 const STOPPED: usize = 15;
 /// The lanes of these that run, if so many do.

@@ -10,7 +10,7 @@ const BUTTONS: [(&str, &str); 10] = [
     ("Call redrive_parked", "Redrive the parked jobs"),
     ("or discard_parked", "or discard them"),
     ("run_now job", "run now job"),
-    ("with configure_queue", "by `seriatim configure`"),
+    ("with configure_queue", "with the command seriatim configure"),
     ("Call run_maintenance", "Run maintenance"),
 ];
 

@@ -14,7 +14,8 @@ use crate::pages::url::lane_url;
 use crate::pages::view::{PauseView, When};
 use crate::track::{Axis, boxes};
 
-/// A lane that has been due for longer is shown with why it waits.
+/// If lanes have been due for longer, the first of them shows why it waits: the others wait for the
+/// same, as a rule.
 const PATIENCE: TimeDelta = TimeDelta::minutes(1);
 
 /// Groups in a list, on one axis of time.
@@ -40,7 +41,15 @@ impl LanesView {
             }
             view
         };
-        let rows = rows.iter().map(&mut view).collect();
+        let late = |row: &LaneRow| {
+            matches!(row.group.state, GroupState::Ready | GroupState::Gated)
+                && row.group.due_at.is_some_and(|due| now - due > PATIENCE)
+        };
+        let first_late = rows.iter().position(late);
+        let mut rows: Vec<_> = rows.iter().map(&mut view).collect();
+        if let Some(row) = first_late.and_then(|at| rows.get_mut(at)) {
+            row.calm = false;
+        }
         Self { marks: axis.marks(), labels: attribute(&labels.into()), rows }
     }
 }
@@ -123,7 +132,6 @@ impl RowView {
             _ if group.stopped_at.is_some() => "stopped",
             _ => "due",
         };
-        let waits_long = since.is_some_and(|since| now - since > PATIENCE);
         let waiting = waiting(group);
         let view = Self {
             acts: acts(&buttons, &of),
@@ -134,7 +142,7 @@ impl RowView {
             state: group.state.as_str(),
             calm: match group.state {
                 GroupState::Running => !paused,
-                GroupState::Ready | GroupState::Gated => !waits_long && !group.blocked,
+                GroupState::Ready | GroupState::Gated => !group.blocked,
                 GroupState::Delayed => true,
                 _ => false,
             },
@@ -142,7 +150,10 @@ impl RowView {
             halted_by: group.halted_by,
             halt_ends: group.halted_until.map(|at| (When::new(at), then)),
             paused: PauseView::of_group(group),
-            bar: since.filter(|since| *since <= now).map(|since| axis.bar(since, now)).unwrap_or_default(),
+            bar: since
+                .filter(|since| *since <= now)
+                .map(|since| axis.bar(since, now))
+                .unwrap_or_default(),
             since: since.map(|since| (word, When::new(since))),
             boxes: boxes(waiting),
             depth: depth(group, waiting),
@@ -167,7 +178,7 @@ fn depth(group: &GroupOverview, waiting: u64) -> String {
         }
     };
     let waits = match waiting {
-        0 => String::from("none waits"),
+        0 => String::from("nothing waits"),
         1 => String::from("1 job waits"),
         waiting => format!("{}{more} jobs wait", thousands(waiting)),
     };
