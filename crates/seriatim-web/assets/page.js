@@ -124,7 +124,7 @@ function tellAway(why) {
   const note = away ? `${why} The page below is of ${seenAt.toLocaleTimeString()}. It comes back by itself.` : "";
   if (byId("away").textContent !== note) byId("away").textContent = note;
   byId("away").hidden = !away;
-  main.classList.toggle("stale", away);
+  live.classList.toggle("offline", away);
 }
 
 async function refresh() {

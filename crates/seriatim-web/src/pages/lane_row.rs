@@ -10,7 +10,7 @@ use crate::action::{Button, attribute};
 use crate::data::{LaneRow, shown, thousands};
 use crate::pages::frame::Visit;
 use crate::pages::job_line::attempt;
-use crate::pages::url::lane_url;
+use crate::pages::url::{content, lane_url};
 use crate::pages::view::{PauseView, When};
 use crate::track::{Axis, boxes};
 
@@ -100,6 +100,7 @@ pub(crate) struct RowView {
     /// The jobs behind it, as boxes of its track, and in words.
     pub(crate) boxes: String,
     pub(crate) depth: String,
+    /// Why it is where it is, escaped.
     pub(crate) sentence: String,
     /// What can be done, as JSON.
     pub(crate) acts: String,
@@ -157,7 +158,7 @@ impl RowView {
             since: since.map(|since| (word, When::new(since))),
             boxes: boxes(waiting),
             depth: depth(group, waiting),
-            sentence: shown(&row.sentence),
+            sentence: content(&shown(&row.sentence)),
         };
         (view, buttons)
     }

@@ -16,7 +16,7 @@ impl When {
     pub(crate) fn new(at: DateTime<Utc>) -> Self {
         let ahead = (at - Utc::now()).num_milliseconds();
         Self {
-            iso: at.to_rfc3339_opts(SecondsFormat::Millis, true),
+            iso: at.to_rfc3339_opts(SecondsFormat::Secs, true),
             words: if ahead > 0 {
                 format!("in {}", span(ahead))
             } else {
