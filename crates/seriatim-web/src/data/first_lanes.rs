@@ -50,12 +50,12 @@ pub(crate) async fn first_lanes(app: &App, queue: &QueueOverview) -> Result<Firs
     // One that is paused, and halted or with parked jobs, is listed by each.
     let mut seen = HashSet::new();
     found.retain(|group| seen.insert(group.group.clone()));
-    let (groups, left) = in_order(found);
+    let (groups, left) = in_order(&found);
     Ok(FirstLanes { groups, or_more: or_more || left })
 }
 
 /// Returns the lanes to show, in their order, and whether any is left out.
-fn in_order(found: Vec<GroupOverview>) -> (Vec<GroupOverview>, bool) {
+fn in_order(found: &[GroupOverview]) -> (Vec<GroupOverview>, bool) {
     let of = |states: &[GroupState]| -> Vec<GroupOverview> {
         found.iter().filter(|group| states.contains(&group.state)).cloned().collect()
     };

@@ -25,7 +25,7 @@ const DRAWN: usize = 200;
 struct Queues<'a> {
     base: &'a str,
     schema: &'a str,
-    queues: Vec<QueueRow>,
+    rows: Vec<QueueRow>,
 }
 
 async fn show(visit: Visit) -> Shown {
@@ -39,8 +39,8 @@ async fn show(visit: Visit) -> Shown {
                 QueueRow { hour, ..QueueRow::new(&visit, queue.clone()) }
             };
             let schema = visit.app.client.schema();
-            let queues = queues.iter().map(row).collect();
-            let main = Queues { base: &visit.base, schema, queues }.render()?;
+            let rows = queues.iter().map(row).collect();
+            let main = Queues { base: &visit.base, schema, rows }.render()?;
             Ok((String::from("Queues"), main))
         })
         .await
