@@ -26,7 +26,7 @@ pub(crate) struct Chart {
     pub(crate) front: String,
     /// The value at its top, with its unit.
     pub(crate) top: String,
-    /// What it shows, in a sentence.
+    /// Its content, in a sentence.
     pub(crate) words: String,
 }
 

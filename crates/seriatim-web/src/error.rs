@@ -79,8 +79,8 @@ impl WebError {
     }
 }
 
-/// Returns the page of an error that came before or instead of a page. With `again` the browser asks
-/// once more by itself, every few seconds.
+/// Returns the page of an error that came before or instead of a page. With `again` the browser
+/// asks once more by itself, every few seconds.
 fn error_page(message: &str, again: bool) -> String {
     #[derive(Template)]
     #[template(path = "error.html")]

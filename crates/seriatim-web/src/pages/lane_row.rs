@@ -102,7 +102,7 @@ pub(crate) struct RowView {
     pub(crate) depth: String,
     /// Why it is where it is, escaped.
     pub(crate) sentence: String,
-    /// What can be done, as JSON.
+    /// Its actions, as JSON.
     pub(crate) acts: String,
 }
 
