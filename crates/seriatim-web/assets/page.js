@@ -271,7 +271,7 @@ async function askFor(action) {
   byId("ask-reason").value = action.body.reason ?? "";
   const preview = byId("ask-preview");
   preview.classList.remove("refused");
-  preview.textContent = "What it would do is being looked up.";
+  preview.textContent = "Looking up what it would do …";
   ask.showModal();
   byId("ask-reason").focus();
   try {

@@ -45,9 +45,9 @@ impl StoppedPage {
             state: "unserved",
             since: When::new(unserved.since),
             why: String::from(
-                "No living processor or receiver serves this queue, and its work is due. Start the program \
-                 that serves it, or compare the name where jobs are enqueued: the nodes say which \
-                 queues they serve.",
+                "No living processor or receiver serves this queue, and its work is due. Start the \
+                 program that serves it. If one runs, compare the queue's name there, as the nodes \
+                 list it, with the name where jobs are enqueued.",
             ),
             buttons: Vec::new(),
             queue: shown(&unserved.queue),
@@ -75,7 +75,7 @@ impl StoppedPage {
             lead: "Queues that no processor or receiver serves, jobs whose worker is gone, and what is halted, \
                    paused or parked, the oldest first. None of these goes on by itself, unless it \
                    says so.",
-            nothing: "Nothing stands.",
+            nothing: "Nothing is stopped.",
             queues: unserved.chain(paused).collect(),
             orphaned: stopped.orphaned.iter().map(node).collect(),
             lanes: LanesView::new(visit, &stopped.groups, true),

@@ -38,7 +38,7 @@ async fn a_halted_group_is_found_explained_and_retried_by_keys() {
     browser.reads("#told", "is queued again").await;
     shop.drained("orders", "customer-17").await;
     // It refreshes by itself.
-    browser.reads("main", "Nothing stands.").await;
+    browser.reads("main", "Nothing is stopped.").await;
     browser.close().await;
     shop.close().await;
 }
