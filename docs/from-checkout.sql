@@ -18,7 +18,17 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xc447fbc487cfbe65056591ad366253649b3f81f762b72ee4f6db7acfb6fcdd80542a969e55c3264beb7b73dae3b9b2f7', 1);
+values (1, 'schema', '\xf18fc0f7cfe04823b7dae5d212addfada4ad090e491085e015f5dacaaf98e632997463680e2e682322443d587135b489', 1);
+-- It has come since.
+create table queue_minute (
+  queue text not null,
+  minute timestamptz not null,                 -- its begin
+  ended bigint not null,                       -- jobs that succeeded, or failed for good
+  failed bigint not null,                      -- those of them that failed
+  wait_median_ms bigint,                       -- from when a job was due until its last attempt began
+  wait_p95_ms bigint,                          -- 19 of 20 waited no longer
+  primary key (queue, minute)
+);
 -- Checked in new rows alone so far.
 alter table job validate constraint job_sound;
 commit;

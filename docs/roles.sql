@@ -64,7 +64,8 @@ grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seri
   seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup,
   seriatim.freed_slot to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
-grant select, insert, update, delete on seriatim.queue_metrics, seriatim.move_task, seriatim.job_progress to seriatim_worker;
+grant select, insert, update, delete on seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task,
+  seriatim.job_progress to seriatim_worker;
 -- Batches: their ends, and the reads of a follow-up.
 grant select, insert, update, delete on seriatim.batch, seriatim.batch_end, seriatim.batch_due to seriatim_worker;
 -- Schedules: a processor stores its own, and fires all.
@@ -86,7 +87,7 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
-  seriatim.operation, seriatim.queue_metrics, seriatim.move_task, seriatim.receiver to seriatim_observer;
+  seriatim.operation, seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task, seriatim.receiver to seriatim_observer;
 -- How far jobs are, as their handlers say. Not their checkpoints: these are data, as what jobs carry is.
 grant select (job_id, percent, message, reported_at, checkpoint_at) on seriatim.job_progress to seriatim_observer;
 grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,

@@ -8,6 +8,7 @@
 //!   handle [`HealthProbe`].
 //! * [`Watchdog`]: ends a process that hangs, and names the [`Stall`].
 //! * [`Metrics`]: the fleet's queues, from [`Client::metrics`](crate::Client::metrics).
+//! * [`LastHour`]: their last minutes, from [`Client::last_hour`](crate::Client::last_hour).
 //! * [`TraceParent`]: the context of a trace in a job's headers.
 //!
 //! ```no_run
@@ -31,6 +32,7 @@
 pub use crate::attempt::event::Event;
 pub use crate::error::BackgroundError;
 pub use crate::job::metrics::{FleetMetrics, Metrics, QueueMetrics};
+pub use crate::job::minutes::{LastHour, QueueMinute};
 pub use crate::job::outcome::EndedAs;
 pub use crate::job::stall::{Activity, Stall};
 pub use crate::job::trace_parent::{ParseTraceParentError, TraceParent};

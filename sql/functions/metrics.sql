@@ -1,5 +1,76 @@
+-- Counts the minutes of the last hour that nobody has counted, the newest first: how many jobs of
+-- each queue ended in them, and how long those had waited. A minute is counted 5 s after its end:
+-- ends that commit a little later count too. One call counts five minutes at most, and begins none
+-- after half a second: what is left is the next call's. `collect_metrics` calls it, under its lock,
+-- and names the queues.
+--
+-- Jobs that are deleted as they end, and those that were queued again since, are not counted. Jobs
+-- that failed and wait in a dead-letter queue are counted where they failed: up to 10,001 that wait
+-- there are looked at. Ends count up to 100,001, and waits are those of the last 200 successes.
+--
+-- It locks nothing. No end of a job writes for it: it reads them by `job_finished`. Its plans are
+-- kept, and may be made while the table is empty: by its settings they read no more than they must.
+create or replace function collect_minutes() returns integer
+language plpgsql volatile set search_path from current
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+  began constant timestamptz := clock_timestamp();
+  latest constant timestamptz := date_trunc('minute', began - interval '5 s') - interval '1 min';
+  of_minute timestamptz;
+  counted integer := 0;
+begin
+  for of_minute in
+    select s.at from generate_series(latest, latest - interval '59 min', - interval '1 min') s(at)
+    where not exists (select from queue_minute m where m.queue = '' and m.minute = s.at)
+    order by s.at desc limit 5
+  loop
+    insert into queue_minute (queue, minute, ended, failed, wait_median_ms, wait_p95_ms)
+    select q.queue, of_minute, done.jobs + dead.jobs + letters.jobs, dead.jobs + letters.jobs,
+      waits.median, waits.p95
+    from queue_metrics q
+    cross join lateral (
+      select count(*) as jobs from (
+        select from job j where j.queue = q.queue and j.status = 'succeeded'
+          and j.finished_at >= of_minute and j.finished_at < of_minute + interval '1 min'
+        limit 100001) c) done
+    cross join lateral (
+      select count(*) as jobs from (
+        select from job j where j.queue = q.queue and j.status = 'failed'
+          and j.finished_at >= of_minute and j.finished_at < of_minute + interval '1 min'
+        limit 100001) c) dead
+    cross join lateral (
+      select count(*) filter (where w.run_at >= of_minute and w.run_at < of_minute + interval '1 min') as jobs
+      from (
+        select j.moved_from, j.run_at from job j
+        where j.queue = (select s.dead_letter_queue from queue s where s.name = q.queue)
+          and j.moved_from is not null
+        limit 10001) w
+      where w.moved_from = q.queue) letters
+    cross join lateral (
+      select round(percentile_cont(0.5) within group (order by w.ms))::bigint as median,
+        round(percentile_cont(0.95) within group (order by w.ms))::bigint as p95
+      from (
+        select greatest(extract(epoch from j.last_started_at - j.run_at) * 1000, 0)::float8 as ms from job j
+        where j.queue = q.queue and j.status = 'succeeded' and j.last_started_at is not null
+          and j.finished_at >= of_minute and j.finished_at < of_minute + interval '1 min'
+        order by j.finished_at desc limit 200) w) waits
+    where q.queue <> '' and done.jobs + dead.jobs + letters.jobs > 0
+    union all
+    select '', of_minute, 0, 0, null, null
+    on conflict (queue, minute) do nothing;
+    counted := counted + 1;
+    exit when clock_timestamp() > began + interval '500 ms';
+  end loop;
+  if counted > 0 then
+    delete from queue_minute m where m.minute < latest - interval '59 min';
+  end if;
+  return counted;
+end $$;
+
 -- Counts what `metrics` shows, unless this was done less than `every` ago, or another session is at
 -- it. Returns whether it did. Each count stops at 10,001, and no read grows with the backlog.
+-- Then it counts the minutes that are over.
 --
 -- The oldest job is that of the lowest id. It is looked for in the first 10,001 groups, flags and
 -- jobs without a group each. The deepest group is that of the 100 which have waited the longest.
@@ -80,5 +151,6 @@ begin
       select b.failed_at from batch b where b.ended_at is null limit 10001) b) batches
   on conflict (queue) do update set collected_at = excluded.collected_at, numbers = excluded.numbers;
   delete from queue_metrics m where m.collected_at < began;
+  perform collect_minutes();
   return true;
 end $$;

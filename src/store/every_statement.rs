@@ -32,6 +32,7 @@ const FILES: &[InFile] = &[
     query::for_tests::ALL,
     query::inspect::ALL,
     query::metrics::ALL,
+    query::minutes::ALL,
     query::operations::ALL,
     query::unserved::ALL,
     query::overview::ALL,
@@ -48,7 +49,7 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 16] = [
+const RELATIONS: [&str; 17] = [
     "cancel_request",
     "dedup",
     "group_setting",
@@ -61,6 +62,7 @@ const RELATIONS: [&str; 16] = [
     "processor",
     "queue",
     "queue_group",
+    "queue_minute",
     "receive_attempt",
     "receiver",
     "schedule",

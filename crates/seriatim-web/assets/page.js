@@ -58,14 +58,44 @@ main.addEventListener("focusin", (event) => {
   if (row && row.querySelector("[data-open]")) select(row, false);
 });
 
+// ---- what each row says in short ----
+
+function makeButton(lane, labels, action, of) {
+  const [label, key, grave] = labels[action];
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = grave ? "act grave" : "act";
+  button.textContent = label;
+  button.dataset.action = JSON.stringify({ action, ...(of ?? JSON.parse(lane.dataset.of)) });
+  button.dataset.about = lane.querySelector("[data-open]").textContent;
+  if (key) button.dataset.key = key;
+  return button;
+}
+
+function fill(within) {
+  for (const list of within.querySelectorAll("[data-labels]")) {
+    const labels = JSON.parse(list.dataset.labels);
+    for (const acts of list.querySelectorAll("[data-acts]")) {
+      const make = ([action, of]) => makeButton(acts.closest("[data-row]"), labels, action, of);
+      acts.append(...JSON.parse(acts.dataset.acts).map(make));
+    }
+  }
+  for (const button of within.querySelectorAll("[data-key]")) button.ariaKeyShortcuts = button.dataset.key;
+  for (const time of within.querySelectorAll("time")) time.title = time.dateTime;
+}
+fill(main);
+
 // ---- the live refresh ----
 
 let wanted = false;
 let refreshing = false;
 let refreshedAt = Date.now();
 
+let seenAt = new Date(); // when the page was read that is shown
+let away = false; // it cannot be read anew now
+
 // A page that costs the database more is read less often: it takes half a percent of the time.
-const atLeast = () => Math.min(Math.max(2000, 200 * Number(main.dataset.took)), 60000);
+const atLeast = () => away ? 2000 : Math.min(Math.max(2000, 200 * Number(main.dataset.took)), 60000);
 const editing = () => main.querySelector("input:not([type=checkbox]):focus, select:focus") !== null;
 
 function focusMark() {
@@ -87,6 +117,16 @@ function restoreFocus(mark) {
 
 const fields = () => [...main.querySelectorAll("[data-fields] input, [data-fields] select")];
 
+// Leaves the page as it was, and says so, until it can be read again.
+function tellAway(why) {
+  away = why !== "";
+  if (away) wanted = true; else seenAt = new Date();
+  const note = away ? `${why} The page below is of ${seenAt.toLocaleTimeString()}. It comes back by itself.` : "";
+  if (byId("away").textContent !== note) byId("away").textContent = note;
+  byId("away").hidden = !away;
+  live.classList.toggle("offline", away);
+}
+
 async function refresh() {
   if (refreshing) { wanted = true; return; }
   refreshing = true;
@@ -95,7 +135,11 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("main");
-    if (!fresh) return;
+    if (!fresh || answer.status >= 500) {
+      tellAway(fresh?.querySelector("p")?.textContent ?? `The server answered ${answer.status}.`);
+      return;
+    }
+    tellAway("");
     if (editing() || ask.open) { wanted = true; return; }
     const mark = focusMark();
     const whole = rows().filter((row) => row.querySelector(".why.whole")).map(nameOf);
@@ -103,6 +147,7 @@ async function refresh() {
     const typed = fields().map((field) => field.value);
     const open = [...main.querySelectorAll("details[open]")].map((details) => details.id);
     const aside = main.querySelector(".picture")?.scrollLeft;
+    fill(fresh);
     main.replaceChildren(...fresh.childNodes);
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
     for (const row of rows()) {
@@ -117,7 +162,7 @@ async function refresh() {
     restoreFocus(mark);
     main.dispatchEvent(new CustomEvent("refreshed"));
   } catch {
-    wanted = true; // the server is away: the next tick tries again
+    tellAway("The server of this page does not answer.");
   } finally {
     refreshing = false;
     refreshedAt = Date.now();
@@ -226,7 +271,7 @@ async function askFor(action) {
   byId("ask-reason").value = action.body.reason ?? "";
   const preview = byId("ask-preview");
   preview.classList.remove("refused");
-  preview.textContent = "What it would do is being looked up.";
+  preview.textContent = "Looking up what it would do …";
   ask.showModal();
   byId("ask-reason").focus();
   try {
@@ -280,10 +325,13 @@ ask.addEventListener("close", () => { asked = null; wanted = true; });
 
 main.addEventListener("click", (event) => {
   const button = event.target.closest("button.act");
+  const row = event.target.closest("[data-row]");
   if (button) press(button);
+  else if (row?.querySelector("[data-open]")) select(row, false);
 });
 
 // ---- keys ----
+
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || ask.open || help.open) return;

@@ -9,6 +9,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use seriatim::admin::{Batch, MoveTask, Operation, QueueOverview, StoredSchedule};
 use seriatim::explain::ProcessorInfo;
+use seriatim::observe::LastHour;
 
 use crate::access::check_change;
 use crate::action::{Ask, Effect, act};
@@ -31,6 +32,7 @@ const BODY_LIMIT: usize = 64 * 1024;
 pub(crate) fn routes() -> Router<Shared> {
     Router::new()
         .route("/queues", get(queues))
+        .route("/hour", get(hour))
         .route("/groups", get(groups))
         .route("/lane", get(lane))
         .route("/jobs/{id}", get(job))
@@ -53,6 +55,12 @@ type Answer<T> = Result<Json<T>, ApiError>;
 
 async fn queues(State(app): State<Shared>) -> Answer<Vec<QueueOverview>> {
     Ok(Json(data::queues(&app).await?.to_vec()))
+}
+
+async fn hour(State(app): State<Shared>, query: Asked<QueueQuery>) -> Answer<LastHour> {
+    let queue = query?.0.queue;
+    let queues: Vec<_> = queue.iter().map(String::as_str).collect();
+    Ok(Json(data::last_hour(&app, &queues).await?))
 }
 
 async fn groups(

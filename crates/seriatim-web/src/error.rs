@@ -11,6 +11,8 @@ use axum::{Json, extract::OriginalUri};
 use serde::Serialize;
 use seriatim::{BatchError, ControlError};
 
+use crate::assets::style_path;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WebError {
     #[error("{0}")]
@@ -26,17 +28,19 @@ pub(crate) enum WebError {
     /// The library refused a change.
     #[error("{0}")]
     Refused(String),
-    #[error("the database did not answer within 2 s: narrow what you look for, or try again")]
+    #[error("The database did not answer within 2 s. Narrow what you look for, or try again.")]
     TooSlow,
-    #[error("the database refused: the page's role lacks a right ({0}), see docs/roles.sql")]
+    #[error("The database refused, as the page's role lacks a right ({0}). See docs/roles.sql.")]
     Rights(String),
     #[error(
-        "this database has no tables of seriatim, or older ones ({0}): run `seriatim migrate` on it"
+        "This database has no tables of seriatim, or older ones ({0}). Run `seriatim migrate` on it."
     )]
     NotMigrated(String),
-    #[error("the database cannot be asked now, or refused: the server's log says why")]
+    #[error("The database does not answer. The log of this page's server says why.")]
+    Away,
+    #[error("The database refused. The log of this page's server says why.")]
     Database,
-    #[error("the page could not be rendered: the server's log says why")]
+    #[error("The page could not be made. The log of its server says why.")]
     Render,
 }
 
@@ -49,7 +53,7 @@ impl WebError {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Refused(_) => StatusCode::CONFLICT,
-            Self::TooSlow | Self::NotMigrated(_) | Self::Database => {
+            Self::TooSlow | Self::NotMigrated(_) | Self::Away | Self::Database => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Rights(_) | Self::Render => StatusCode::INTERNAL_SERVER_ERROR,
@@ -62,7 +66,8 @@ impl WebError {
     }
 
     pub(crate) fn into_page(self) -> Response {
-        (self.status(), Html(error_page(&self.to_string()))).into_response()
+        let status = self.status();
+        (status, Html(error_page(&self.to_string(), status.is_server_error()))).into_response()
     }
 
     pub(crate) fn into_json(self) -> Response {
@@ -74,14 +79,18 @@ impl WebError {
     }
 }
 
-/// Returns the page of an error that came before or instead of a page.
-fn error_page(message: &str) -> String {
+/// Returns the page of an error that came before or instead of a page. With `again` the browser
+/// asks once more by itself, every few seconds.
+fn error_page(message: &str, again: bool) -> String {
     #[derive(Template)]
     #[template(path = "error.html")]
     struct ErrorPage<'a> {
         message: &'a str,
+        again: bool,
+        style: String,
     }
-    ErrorPage { message }.render().unwrap_or_else(|_| String::from("error"))
+    let style = style_path();
+    ErrorPage { message, again, style }.render().unwrap_or_else(|_| String::from("error"))
 }
 
 /// An error of a handler that shows a page.
@@ -151,10 +160,20 @@ impl From<sqlx::Error> for WebError {
             Some("3F000" | "42P01" | "42883" | "42703") => Self::NotMigrated(message()),
             _ => {
                 tracing::warn!(%error, "the page could not ask the database");
-                Self::Database
+                if refusal.is_none() || is_away(code.as_deref()) {
+                    Self::Away
+                } else {
+                    Self::Database
+                }
             }
         }
     }
+}
+
+/// Returns whether a code of an error says that the server is not there for anybody: it starts, it
+/// stops, it has no connection left.
+fn is_away(code: Option<&str>) -> bool {
+    code.is_some_and(|code| ["08", "57P", "53"].iter().any(|class| code.starts_with(class)))
 }
 
 impl From<ControlError> for WebError {

@@ -27,6 +27,7 @@ mod action;
 mod api;
 mod app;
 mod assets;
+mod chart;
 mod config;
 mod data;
 mod error;
@@ -38,6 +39,7 @@ mod pages;
 mod poll;
 mod servers;
 mod timeline;
+mod track;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

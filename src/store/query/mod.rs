@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod for_tests;
 pub(crate) mod inspect;
 pub(crate) mod metrics;
+pub(crate) mod minutes;
 pub(crate) mod operations;
 pub(crate) mod overview;
 pub(crate) mod recent;

@@ -80,6 +80,68 @@ async fn one_collection_serves_all_that_ask() {
     assert!(refused.to_string().contains("it must be a second at least"), "{refused}");
 }
 
+/// Each minute is counted once, whoever collects, and from what is stored: no end of a job writes
+/// for it. A minute that nobody counted is missing.
+#[tokio::test]
+async fn each_minute_of_the_last_hour_is_counted_once() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    let dead = QueueSettings::new("mail").dead_letter_queue("dead".to_owned());
+    client.configure_queue(pool, dead).await.unwrap();
+    let fails = handler(async |job, _| match job.id() % 5 {
+        0 => Err(JobError::fail("no")),
+        _ => Ok(json!(1)),
+    });
+    let ids = futures::future::join_all((0..20).map(|n| enqueue(pool, "mail", "a", n))).await;
+    enqueue(pool, "idle", "a", 1).await;
+    let running = processor(&db, 5).await.queue(queue("mail"), fails).build().unwrap();
+    let running = running.start().await.unwrap();
+    let left = "select count(*) from seriatim.job where queue = 'mail' and finished_at is null";
+    crate::support::eventually(pool, left, 0_i64).await;
+    running.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(ids.len(), 20);
+    // Seven minutes ago, each after a wait of 0 to 190 ms; one that failed stayed in its queue.
+    by_hand(
+        pool,
+        "update seriatim.job set finished_at = date_trunc('minute', now()) - interval '6.5 min',
+           run_at = finished_at - interval '1 min' - id * interval '10 ms',
+           last_started_at = finished_at - interval '1 min' where status = 'succeeded';
+         update seriatim.job set run_at = date_trunc('minute', now()) - interval '6.5 min'
+           where queue = 'dead'",
+    )
+    .await;
+
+    let hour = client.last_hour(pool, &["mail"]).await.unwrap();
+    assert_eq!((hour.counted.len(), hour.queues.len()), (0, 0), "nobody has collected");
+    for round in 1..=15 {
+        by_hand(pool, "update seriatim.queue_metrics set collected_at = '-infinity'").await;
+        let asked = (0..4).map(|_| client.collect_metrics(pool, EVERY));
+        let asked = futures::future::join_all(asked).await;
+        assert_eq!(asked.iter().filter(|asked| *asked.as_ref().unwrap()).count(), 1);
+        let hour = client.last_hour(pool, &["mail", "idle"]).await.unwrap();
+        // A minute may end meanwhile.
+        let counted = hour.counted.len();
+        assert!((5 * round..=5 * round + 1).contains(&counted) || counted == 60, "{hour:?}");
+        if round == 1 {
+            assert_eq!(hour.queues.len(), 0, "the newest five: {hour:?}");
+            continue;
+        }
+        let [minute] = hour.queues["mail"][..] else { panic!("{hour:?}") };
+        assert_eq!((minute.ended, minute.failed), (20, 4));
+        let (median, p95) = (minute.wait_median_ms.unwrap(), minute.wait_p95_ms.unwrap());
+        assert!(median < p95 && (50..=150).contains(&median) && p95 <= 250, "{minute:?}");
+        assert!(hour.counted.contains(&minute.minute) && !hour.queues.contains_key("idle"));
+        assert!(hour.counted.is_sorted());
+    }
+    // Minutes older than an hour go.
+    let aged = "update seriatim.queue_minute set minute = minute - interval '1 h'";
+    by_hand(pool, aged).await;
+    by_hand(pool, "update seriatim.queue_metrics set collected_at = '-infinity'").await;
+    assert!(client.collect_metrics(pool, EVERY).await.unwrap());
+    let rows: i64 = crate::support::value(pool, "select count(*) from seriatim.queue_minute").await;
+    assert_eq!(rows, 5);
+}
+
 /// Prometheus's own tool checks the text.
 #[tokio::test]
 async fn the_text_is_what_prometheus_reads() {
@@ -280,5 +342,53 @@ async fn what_a_collection_takes() {
         println!("{state}: collections of {times:?} ms, a scrape of {scrape:?}");
         println!("  {:?}", metrics.queues["wide"]);
         assert!(times.iter().all(|ms| *ms < 2_000), "a collection has 2 s: {times:?}");
+    }
+}
+
+/// Prints what minutes cost a collection, and their size: 100 queues, 10,000 groups, two minutes in
+/// which so many jobs ended. The first collections, and the last one, count five minutes; the one
+/// before the last counts none.
+/// `cargo test --test all -- --ignored what_minutes_take --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn what_minutes_take() {
+    let db = database().await;
+    let (pool, client) = (db.pool(), Client::default());
+    for of_queue in [100, 1_000, 10_000] {
+        by_hand(pool, "truncate seriatim.job, seriatim.queue_minute, seriatim.queue_metrics").await;
+        // Two of ten minutes in full, and a job that waits in each group.
+        let fill = "insert into seriatim.job (queue, group_id, status, flagged, finished_at, last_started_at, run_at, data)
+            select 'queue ' || n % 100, 'group ' || n % 10000, 'succeeded', false,
+              date_trunc('minute', now()) - (n % 120) * interval '1 s' - interval '1 s', now() - interval '3 min',
+              now() - interval '3 min' - (n % 1000) * interval '1 ms', '1'
+            from generate_series(1, $) n;
+            insert into seriatim.job (queue, group_id, flagged, data)
+            select 'queue ' || n % 100, 'group ' || n, true, '1' from generate_series(1, 10000) n";
+        by_hand(pool, fill.replace('$', &(2 * 100 * of_queue).to_string())).await;
+        by_hand(pool, "vacuum analyze").await;
+        let mut times = Vec::new();
+        for n in 0..14 {
+            by_hand(pool, "update seriatim.queue_metrics set collected_at = '-infinity'").await;
+            if n == 13 {
+                by_hand(pool, "truncate seriatim.queue_minute").await;
+            }
+            let begin = Instant::now();
+            assert!(client.collect_metrics(pool, EVERY).await.unwrap());
+            times.push(begin.elapsed().as_millis());
+        }
+        let size = "select pg_total_relation_size('seriatim.queue_minute') / 1024";
+        let kib: i64 = crate::support::value(pool, size).await;
+        let begin = Instant::now();
+        client.last_hour(pool, &["queue 7"]).await.unwrap();
+        let one = begin.elapsed();
+        let names: Vec<_> = (0..100).map(|n| format!("queue {n}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let begin = Instant::now();
+        client.last_hour(pool, &names).await.unwrap();
+        println!(
+            "{of_queue} jobs a minute in each of 100 queues: collections of {times:?} ms; {kib} KiB; \
+             the hour of one queue in {one:?}, of all in {:?}",
+            begin.elapsed()
+        );
     }
 }

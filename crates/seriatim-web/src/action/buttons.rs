@@ -1,5 +1,6 @@
 //! The buttons of actions: those that a user may press.
 
+use serde_json::Value;
 use seriatim::JobStatus;
 use seriatim::admin::{Batch, GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
 
@@ -14,20 +15,30 @@ pub(crate) struct Button {
     pub(crate) label: &'static str,
     /// The key that presses it; empty: none.
     pub(crate) key: &'static str,
-    /// The action, as JSON.
-    pub(crate) action: String,
+    /// The action, as the API takes it.
+    pub(crate) action: Value,
     /// It throws work away.
     pub(crate) grave: bool,
     /// It is about the rows that are picked.
     pub(crate) picks: bool,
 }
 
-/// Escapes what is not ASCII in JSON, so that nothing in it turns the direction of a page's source.
-fn ascii(json: &str) -> String {
+impl Button {
+    /// Returns the action, for an attribute in single quotes.
+    pub(crate) fn attribute(&self) -> String {
+        attribute(&self.action)
+    }
+}
+
+/// Returns JSON for an attribute in single quotes. Escapes what HTML would read, and what is not
+/// ASCII, so that nothing in it turns the direction of a page's source.
+pub(crate) fn attribute(json: &Value) -> String {
     use std::fmt::Write;
+    let json = json.to_string();
     let mut ascii = String::with_capacity(json.len());
     for char in json.chars() {
-        if char.is_ascii() {
+        // These are only ever in strings.
+        if char.is_ascii() && !matches!(char, '&' | '<' | '>' | '\'') {
             ascii.push(char);
             continue;
         }
@@ -84,10 +95,14 @@ impl<'a> Buttons<'a> {
             return;
         }
         let label = action.label();
+        let mut json = serde_json::to_value(action).unwrap_or_default();
+        if let Some(json) = json.as_object_mut() {
+            json.retain(|_, value| !value.is_null());
+        }
         self.made.push(Button {
             label,
             key: key(action),
-            action: ascii(&serde_json::to_string(action).unwrap_or_default()),
+            action: json,
             grave: is_grave(action),
             picks: label.ends_with("picked"),
         });

@@ -21,7 +21,7 @@ use crate::config::Access;
 use crate::data::{LetterFilter, SoFar};
 
 pub(crate) use crate::action::act::act;
-pub(crate) use crate::action::buttons::{Button, Buttons};
+pub(crate) use crate::action::buttons::{Button, Buttons, attribute};
 pub(crate) use crate::action::effect::Effect;
 pub(crate) use crate::action::move_task::StartMoveTask;
 pub(crate) use crate::action::schedule::SetSchedule;

@@ -6,6 +6,7 @@ use seriatim::explain::{AttemptInfo, JobExplanation};
 use seriatim::{AttemptRecord, Failure, Job, JobStatus, Progress};
 
 use crate::app::App;
+use crate::data::words::explained;
 use crate::error::WebError;
 
 /// A job; its data and result only if they may be shown.
@@ -109,7 +110,10 @@ pub(crate) async fn job(app: &App, id: i64) -> Result<JobDetail, WebError> {
     Ok(JobDetail {
         halts_group,
         job: JobView::new(job, app.config.show_data),
-        sentence: explanation.as_ref().map(ToString::to_string).unwrap_or_default(),
+        sentence: explanation
+            .as_ref()
+            .map(|told| explained(&told.to_string(), told.advice().as_deref()))
+            .unwrap_or_default(),
         explanation,
     })
 }

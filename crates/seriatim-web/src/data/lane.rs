@@ -9,6 +9,7 @@ use seriatim::explain::GroupExplanation;
 
 use crate::app::App;
 use crate::data::JobView;
+use crate::data::words::explained;
 use crate::error::WebError;
 
 /// The next jobs that a row shows.
@@ -40,7 +41,7 @@ pub(crate) async fn rows(
         let explanation = app.client.explain_group(&app.reads(), queue, &group.group).await?;
         let next = app.client.group_jobs(&app.reads(), queue, &group.group, NEXT_IN_ROW).await?;
         Ok(LaneRow {
-            sentence: explanation.to_string(),
+            sentence: explained(&explanation.to_string(), explanation.advice().as_deref()),
             queue: queue.to_owned(),
             next: views(next, false),
             group,
@@ -105,7 +106,7 @@ pub(crate) async fn lane(app: &App, queue: &str, group: &str) -> Result<Lane, We
         queue: queue.to_owned(),
         group: group.to_owned(),
         state,
-        sentence: explanation.to_string(),
+        sentence: explained(&explanation.to_string(), explanation.advice().as_deref()),
         group_paused: overview.as_ref().is_some_and(|group| group.paused_at.is_some()),
         queue_unserved_since: unserved,
         explanation,

@@ -3,9 +3,11 @@
 
 mod failed;
 mod find;
+mod first_lanes;
 mod job;
 mod lane;
 mod stopped;
+mod words;
 
 use std::sync::Arc;
 
@@ -16,12 +18,14 @@ use seriatim::admin::{
     QueueOverview, StoredSchedule, TookOver,
 };
 use seriatim::explain::ProcessorInfo;
+use seriatim::observe::LastHour;
 
 pub(crate) use failed::{LetterFilter, Letters, SoFar, failed, letters};
 pub(crate) use find::{Found, find};
+pub(crate) use first_lanes::first_lanes;
 pub(crate) use job::{JobDetail, JobView, job};
 pub(crate) use lane::{Lane, LaneRow, lane, rows};
-pub(crate) use stopped::{Stopped, parked, stopped};
+pub(crate) use stopped::{Stopped, any, parked, stopped};
 
 use crate::app::App;
 use crate::error::WebError;
@@ -47,6 +51,13 @@ pub(crate) struct LaneFilter {
 }
 
 impl LaneFilter {
+    /// Returns whether it asks for nothing but a queue.
+    pub(crate) fn is_plain(&self) -> bool {
+        let Self { name: _, state, sort, find, after, limit } = self;
+        let texts = [state, sort, find];
+        texts.iter().all(|text| text.is_empty()) && after.is_none() && limit.is_none()
+    }
+
     fn to_filter(&self) -> Result<GroupFilter, WebError> {
         let sort = match self.sort.as_str() {
             "" | "name" => GroupSort::Name,
@@ -92,6 +103,11 @@ pub(crate) async fn queue(app: &App, name: &str) -> Result<Option<QueueOverview>
 
 pub(crate) async fn groups(app: &App, filter: &LaneFilter) -> Result<GroupPage, WebError> {
     Ok(app.client.groups(&app.reads(), &filter.name, &filter.to_filter()?).await?)
+}
+
+/// Returns the last hour of queues, minute by minute.
+pub(crate) async fn last_hour(app: &App, queues: &[&str]) -> Result<LastHour, WebError> {
+    Ok(app.client.last_hour(&app.reads(), queues).await?)
 }
 
 /// The operations of a page.
@@ -184,6 +200,19 @@ pub(crate) fn span(milliseconds: i64) -> String {
         7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
         _ => format!("{} d", ms / 86_400_000),
     }
+}
+
+/// Returns a number with its digits in threes.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + 3);
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 /// Returns a text with its control characters visible, those that turn the direction too.

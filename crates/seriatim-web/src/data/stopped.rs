@@ -95,8 +95,10 @@ async fn in_states(
     Ok((listed, or_more))
 }
 
-fn any(queue: &QueueOverview, state: GroupState) -> bool {
+/// Returns whether a queue has a group in a state.
+pub(crate) fn any(queue: &QueueOverview, state: GroupState) -> bool {
     let count = match state {
+        GroupState::Running => queue.groups.running,
         GroupState::Lapsed => queue.groups.lapsed,
         GroupState::Halted => queue.groups.halted,
         GroupState::Paused => queue.groups.paused,

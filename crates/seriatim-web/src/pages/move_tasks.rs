@@ -3,11 +3,11 @@
 use seriatim::admin::{MoveTask, MoveTaskStatus, QueueOverview};
 
 use crate::action::Button;
-use crate::data::{self, shown};
+use crate::data::{self, shown, thousands};
 use crate::error::WebError;
 use crate::pages::frame::Visit;
 use crate::pages::url::queue_url;
-use crate::pages::view::{When, bounded, thousands};
+use crate::pages::view::{When, bounded};
 
 /// The tasks from a queue and from its dead-letter queue.
 pub(crate) struct Moves {

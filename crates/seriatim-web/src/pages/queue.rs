@@ -8,7 +8,8 @@ use axum::routing::get;
 use crate::data::{self, LaneFilter, Shared, shown};
 use crate::error::WebError;
 use crate::pages::frame::{Asked, Shown, Visit};
-use crate::pages::lane_row::RowView;
+use crate::pages::hour::HourView;
+use crate::pages::lane_row::LanesView;
 use crate::pages::move_tasks::Moves;
 use crate::pages::queues::QueueRow;
 use crate::pages::url::{encode, field};
@@ -29,20 +30,27 @@ const STATES: [(&str, &str); 9] = [
     ("paused", "paused"),
     ("parked", "parked"),
 ];
-const SORTS: [(&str, &str); 3] =
-    [("name", "by name"), ("wait", "longest wait first"), ("depth", "deepest first")];
+const SORTS: [(&str, &str); 4] = [
+    ("", "stopped, then waiting"),
+    ("name", "by name"),
+    ("wait", "longest wait first"),
+    ("depth", "deepest first"),
+];
 
 #[derive(Template)]
 #[template(path = "queue.html")]
 struct Queue {
     about: QueueRow,
-    rows: Vec<RowView>,
+    hour: HourView,
+    lanes: LanesView,
     moves: Moves,
     states: Vec<Choice>,
     sorts: Vec<Choice>,
     find: String,
     next: Option<String>,
     or_more: bool,
+    /// The lanes are those that call for attention first.
+    first: bool,
     filtered: bool,
 }
 
@@ -57,19 +65,28 @@ async fn show(visit: Visit, filter: Asked<LaneFilter>) -> Shown {
                     filter.name
                 ))
             })?;
-            let page = data::groups(app, &filter).await?;
-            let rows = data::rows(app, &filter.name, page.groups).await?;
+            let first = filter.is_plain();
+            let (groups, next, or_more) = if first {
+                let lanes = data::first_lanes(app, &overview).await?;
+                (lanes.groups, None, lanes.or_more)
+            } else {
+                let page = data::groups(app, &filter).await?;
+                (page.groups, page.next, page.or_more)
+            };
+            let rows = data::rows(app, &filter.name, groups).await?;
             let main = Queue {
+                hour: HourView::read(&visit, &filter.name).await?,
                 moves: Moves::read(&visit, &overview).await?,
                 about: QueueRow::new(&visit, overview)
                     .with(visit.buttons().purge_everything(&filter.name)),
-                rows: rows.iter().map(|row| RowView::new(&visit, row, false)).collect(),
+                lanes: LanesView::new(&visit, &rows, false),
                 states: choices(&STATES, &filter.state),
                 sorts: choices(&SORTS, &filter.sort),
                 filtered: !filter.state.is_empty() || !filter.find.is_empty(),
                 find: field(&filter.find),
-                next: page.next.map(|next| next_url(&filter, &next)),
-                or_more: page.or_more,
+                next: next.map(|next| next_url(&filter, &next)),
+                or_more,
+                first,
             };
             Ok((format!("Queue {}", shown(&filter.name)), main.render()?))
         })

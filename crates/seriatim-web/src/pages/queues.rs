@@ -9,6 +9,7 @@ use seriatim::explain::BoundedCount;
 use crate::action::{Button, Buttons};
 use crate::data::{self, Shared, shown};
 use crate::pages::frame::{Shown, Visit};
+use crate::pages::hour::HourView;
 use crate::pages::url::{field, letters_url, queue_url};
 use crate::pages::view::{PauseView, When, bounded};
 
@@ -16,19 +17,30 @@ pub(crate) fn route() -> Router<Shared> {
     Router::new().route("/", get(show))
 }
 
+/// The queues whose last hour is drawn.
+const DRAWN: usize = 200;
+
 #[derive(Template)]
 #[template(path = "queues.html")]
 struct Queues<'a> {
     base: &'a str,
-    queues: Vec<QueueRow>,
+    schema: &'a str,
+    rows: Vec<QueueRow>,
 }
 
 async fn show(visit: Visit) -> Shown {
     visit
         .show(async || {
             let queues = data::queues(&visit.app).await?;
-            let queues = queues.iter().map(|queue| QueueRow::new(&visit, queue.clone())).collect();
-            let main = Queues { base: &visit.base, queues }.render()?;
+            let names: Vec<_> = queues.iter().take(DRAWN).map(|queue| &*queue.queue).collect();
+            let last = data::last_hour(&visit.app, &names).await?;
+            let row = |queue: &QueueOverview| {
+                let hour = HourView::new(&visit, &last, &queue.queue);
+                QueueRow { hour, ..QueueRow::new(&visit, queue.clone()) }
+            };
+            let schema = visit.app.client.schema();
+            let rows = queues.iter().map(row).collect();
+            let main = Queues { base: &visit.base, schema, rows }.render()?;
             Ok((String::from("Queues"), main))
         })
         .await
@@ -66,6 +78,8 @@ pub(crate) struct QueueRow {
     pub(crate) limit: Option<u32>,
     pub(crate) limit_per_key: Option<u32>,
     pub(crate) rate: Option<Rate>,
+    /// Its last hour, if it is drawn.
+    pub(crate) hour: HourView,
     pub(crate) buttons: Vec<Button>,
 }
 
@@ -115,6 +129,7 @@ impl QueueRow {
             limit: queue.in_flight_limit,
             limit_per_key: queue.limit_per_key,
             rate: queue.rate,
+            hour: HourView::default(),
             buttons: buttons.made(),
         }
     }

@@ -7,7 +7,7 @@ use axum::routing::get;
 use crate::action::Button;
 use crate::data::{self, Shared, Stopped, shown};
 use crate::pages::frame::{Shown, Visit};
-use crate::pages::lane_row::RowView;
+use crate::pages::lane_row::LanesView;
 use crate::pages::nodes::NodeRow;
 use crate::pages::url::queue_url;
 use crate::pages::view::When;
@@ -24,7 +24,7 @@ pub(crate) struct StoppedPage {
     pub(crate) nothing: &'static str,
     pub(crate) queues: Vec<QueueView>,
     pub(crate) orphaned: Vec<NodeRow>,
-    pub(crate) rows: Vec<RowView>,
+    pub(crate) lanes: LanesView,
     pub(crate) or_more: bool,
 }
 
@@ -45,9 +45,9 @@ impl StoppedPage {
             state: "unserved",
             since: When::new(unserved.since),
             why: String::from(
-                "No living processor or receiver serves this queue, and its work is due. Start the program \
-                 that serves it, or compare the name where jobs are enqueued: the nodes say which \
-                 queues they serve.",
+                "No living processor or receiver serves this queue, and its work is due. Start the \
+                 program that serves it. If one runs, compare the queue's name there, as the nodes \
+                 list it, with the name where jobs are enqueued.",
             ),
             buttons: Vec::new(),
             queue: shown(&unserved.queue),
@@ -69,17 +69,16 @@ impl StoppedPage {
             buttons: visit.buttons().queue(&paused.queue, true, false, false).made(),
             queue: shown(&paused.queue),
         });
-        let row = |row| RowView::new(visit, row, true);
         let node = |node| NodeRow::new(visit, node);
         Self {
             heading: "Stopped",
             lead: "Queues that no processor or receiver serves, jobs whose worker is gone, and what is halted, \
                    paused or parked, the oldest first. None of these goes on by itself, unless it \
                    says so.",
-            nothing: "Nothing stands.",
+            nothing: "Nothing is stopped.",
             queues: unserved.chain(paused).collect(),
             orphaned: stopped.orphaned.iter().map(node).collect(),
-            rows: stopped.groups.iter().map(row).collect(),
+            lanes: LanesView::new(visit, &stopped.groups, true),
             or_more: stopped.or_more,
         }
     }

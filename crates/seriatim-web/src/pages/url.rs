@@ -1,4 +1,4 @@
-//! Addresses of pages, and texts for the values of fields.
+//! Addresses of pages, and texts for the values of fields and for sentences.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -23,6 +23,11 @@ pub(crate) fn field(text: &str) -> String {
         }
     }
     field
+}
+
+/// Returns a text, escaped, for the content of an element: as short as can be.
+pub(crate) fn content(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 pub(crate) fn lane_url(queue: &str, group: &str) -> String {

@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use seriatim::admin::GroupOverview;
 use seriatim::explain::BoundedCount;
 
-use crate::data::{age, shown, span};
+use crate::data::{age, shown, span, thousands};
 
 /// A time: as a machine reads it, and from now.
 pub(crate) struct When {
@@ -16,7 +16,7 @@ impl When {
     pub(crate) fn new(at: DateTime<Utc>) -> Self {
         let ahead = (at - Utc::now()).num_milliseconds();
         Self {
-            iso: at.to_rfc3339_opts(SecondsFormat::Millis, true),
+            iso: at.to_rfc3339_opts(SecondsFormat::Secs, true),
             words: if ahead > 0 {
                 format!("in {}", span(ahead))
             } else {
@@ -28,18 +28,6 @@ impl When {
 
 pub(crate) fn bounded(count: BoundedCount) -> String {
     format!("{}{}", thousands(count.count), if count.or_more { "+" } else { "" })
-}
-
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + 3);
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// A pause.

@@ -8,7 +8,7 @@ use seriatim::receive::{Receive, ReceiveError};
 use seriatim::{JobStatus, NewJob};
 use sqlx::postgres::PgPoolOptions;
 
-use crate::support::{ACTIONS, ANN, ROOT, Shop, act, eventually, get, post, serve, users};
+use crate::support::{ACTIONS, ANN, ROOT, Shop, act, eventually, get, offers, post, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_changes_nothing() {
@@ -73,8 +73,6 @@ async fn a_pause_and_its_end() {
     let job = shop.enqueue("orders", "customer-5", "fine", "ship").await;
     let stopped = get(page, "/stopped", ANN).await.body;
     assert!(stopped.contains("their audit"), "{stopped}");
-    let offers =
-        |page: &str, action: &str| page.contains(&format!("&#34;action&#34;:&#34;{action}&#34;"));
     assert!(offers(&stopped, "resume"), "{stopped}");
     let lane = get(page, "/lane?queue=orders&group=customer-5", ANN).await.body;
     assert!(offers(&lane, "resume") && !offers(&lane, "pause"), "{lane}");

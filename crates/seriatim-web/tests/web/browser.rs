@@ -11,6 +11,7 @@ use seriatim::{NewBatch, NewJob, OutOfAttempts, Processor, QueueOptions, RetryPo
 use seriatim_web::{Access, Auth, Config, Identity};
 
 use crate::chromium::{ENTER, browser};
+use crate::glance::an_hour;
 use crate::support::{LIMIT, Shop, Work, encode, eventually, request, serve};
 
 pub(crate) fn local(access: Access) -> Config {
@@ -37,7 +38,7 @@ async fn a_halted_group_is_found_explained_and_retried_by_keys() {
     browser.reads("#told", "is queued again").await;
     shop.drained("orders", "customer-17").await;
     // It refreshes by itself.
-    browser.reads("main", "Nothing stands.").await;
+    browser.reads("main", "Nothing is stopped.").await;
     browser.close().await;
     shop.close().await;
 }
@@ -422,6 +423,7 @@ async fn pictures_of_every_page() {
         .access(|_| Identity { name: String::from("ann"), access: Access::Operator });
     let page = serve(shop.pool(), config).await;
     shop.enqueue("odrers", "customer-1", "fine", "ship").await;
+    an_hour(shop.pool(), "orders", 40).await;
     let pages = pages(&shop);
     for (theme, dark) in [("light", false), ("dark", true)] {
         let Some(browser) = browser(dark, 1280).await else { return };

@@ -38,7 +38,7 @@ async fn names_and_errors_are_only_text() {
         let lane = get(page, &lane, ANN).await.body;
         assert!(lane.contains("Lane</span>"), "{lane}");
         assert!(
-            lane.contains(&format!("&#34;retry&#34;,&#34;job&#34;:{job}}}")),
+            lane.contains(&format!("\"retry\",\"job\":{job}}}")),
             "the group was found: {name}"
         );
         let found = get(page, &format!("/find?q={}", encode(&name)), ANN).await;

@@ -9,6 +9,7 @@ mod browser;
 mod chromium;
 mod cost;
 mod dead_letters;
+mod glance;
 mod hostile;
 mod move_tasks;
 mod pages;

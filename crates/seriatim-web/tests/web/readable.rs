@@ -185,7 +185,7 @@ async fn all_is_reached_by_tab_and_shows_its_focus() {
         let listen = "toggleLive(); window.reached = []; window.unseen = []; \
             const can = 'a[href], button, input, select, textarea, [tabindex=\"0\"]'; \
             window.targets = [...document.querySelectorAll(can)] \
-              .filter((at) => at.checkVisibility() && !at.disabled && at.type !== 'hidden'); \
+              .filter((at) => (at.checkVisibility() || at.closest('.lane')) && !at.disabled && at.type !== 'hidden'); \
             document.addEventListener('focusin', (event) => { \
               const at = event.target; const style = getComputedStyle(at); \
               if (!reached.includes(at)) reached.push(at); \

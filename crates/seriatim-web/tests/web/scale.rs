@@ -71,6 +71,10 @@ async fn a_group_is_found_among_many_in_the_browser() {
     // A count stops at its limit.
     let most = if groups > 10_000 { "10,000+ queued" } else { "10,000 queued" };
     browser.reads(".sum", most).await;
+    // The longest waits come first; a link leads to all, by name.
+    browser.see(".lane").await;
+    browser.script("main.querySelector('a[href*=\"sort=name\"]').focus()").await;
+    browser.press(ENTER).await;
     browser.reads(".lanes", "group 000000").await;
     let rows = "return main.querySelectorAll('.lane').length";
     assert_eq!(browser.script(rows).await, 25);

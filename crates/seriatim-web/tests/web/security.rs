@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use seriatim_web::{Access, Auth, Config, Identity, User};
 
-use crate::support::{ACTIONS, ANN, ROOT, Shop, VIC, act, get, request, serve, users};
+use crate::support::{ACTIONS, ANN, ROOT, Shop, VIC, act, get, offers, request, serve, users};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_unless_it_is_configured() {
@@ -199,15 +199,15 @@ async fn a_viewer_sees_no_button() {
         "/lane?queue=orders&group=customer-17",
         &job,
     ] {
-        assert!(get(page, path, ANN).await.body.contains("data-action"), "{path}");
-        assert!(!get(page, path, VIC).await.body.contains("data-action"), "{path}");
-        assert!(!get(read_only, path, ROOT).await.body.contains("data-action"), "{path}");
+        assert!(get(page, path, ANN).await.body.contains("data-act"), "{path}");
+        assert!(!get(page, path, VIC).await.body.contains("data-act"), "{path}");
+        assert!(!get(read_only, path, ROOT).await.body.contains("data-act"), "{path}");
     }
     let pause = json!({"queue": "orders", "reason": "a test"});
     assert_eq!(act(read_only, ROOT, "pause", &pause).await.status, 403);
     assert_eq!(act(page, VIC, "pause", &pause).await.status, 403);
     let body = get(page, "/queue?name=orders", ANN).await.body;
-    assert!(!body.contains("&#34;purge&#34;"), "purge is an admin's");
+    assert!(!offers(&body, "purge"), "purge is an admin's");
     shop.close().await;
 }
 

@@ -111,6 +111,11 @@ pub(crate) async fn act(to: SocketAddr, user: &str, action: &str, about: &Value)
     post(to, ACTIONS, user, &body).await
 }
 
+/// Returns whether a page offers an action: by a button, or in short by a row of a list.
+pub(crate) fn offers(page: &str, action: &str) -> bool {
+    page.contains(&format!("\"action\":\"{action}\"")) || page.contains(&format!("[\"{action}\""))
+}
+
 /// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waits = async {
