@@ -1,5 +1,6 @@
 """SQS FIFO by boto3, whatever server answers: the command line, the workload and the lines of a history,
-as in kit/src/lib.rs. The first argument names the server. `left URL` prints how many messages are there."""
+as in kit/src/lib.rs. The first argument is `long` or `short`, as it polls. `left URL` prints how many
+messages are there."""
 
 import json
 import os
@@ -15,6 +16,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 TIMEOUT = 5
 PRODUCERS = 4
 QUEUE = "fifo.fifo"
+# How long a receive waits for a message, and how long a worker waits after an empty one, in seconds.
+WAIT, PAUSE = (2, 0) if sys.argv[1] != "short" else (0, 0.3)
 # The longest wait before a retry, in seconds.
 LONGEST = 60
 
@@ -110,9 +113,12 @@ def work(url, file, name, slots, failing, _groups, seed):
         queue = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
         while True:
             try:
-                answer = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, WaitTimeSeconds=2,
+                answer = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, WaitTimeSeconds=WAIT,
                                              AttributeNames=["ApproximateReceiveCount"])
-                for message in answer.get("Messages", []):
+                messages = answer.get("Messages", [])
+                if not messages:
+                    time.sleep(PAUSE)
+                for message in messages:
                     receipt = {"QueueUrl": queue, "ReceiptHandle": message["ReceiptHandle"]}
                     if handle(message["Body"]):
                         sqs.delete_message(**receipt)

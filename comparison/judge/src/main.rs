@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 use seriatim_history::event::{Ended, Found};
 use seriatim_history::history::{Job, Run};
 use seriatim_history::{History, Promise, Violations, check, tell};
-use serde_json::{Value, json};
 
 /// A kind of violation, and the jobs of each one that was found.
 type Kinds = BTreeMap<&'static str, (usize, Vec<Vec<usize>>)>;
@@ -64,22 +64,34 @@ fn about(lines: &[Value], names: &BTreeSet<&str>) -> Vec<Value> {
     };
     let processes: BTreeSet<_> =
         kept.iter().filter_map(|line| line["process"].as_str().map(str::to_owned)).collect();
-    kept.extend(lines.iter().filter(|line| match line["event"].as_str() {
-        Some("gone") => line["process"].as_str().is_some_and(|name| processes.contains(name)),
-        Some("fault") => {
-            let its = times(line);
-            its.iter().min().is_some_and(|&begin| begin <= to)
-                && its.iter().max().is_some_and(|&end| end >= from)
-        }
-        Some("drained") => true,
-        _ => false,
-    }).cloned());
+    kept.extend(
+        lines
+            .iter()
+            .filter(|line| match line["event"].as_str() {
+                Some("gone") => {
+                    line["process"].as_str().is_some_and(|name| processes.contains(name))
+                }
+                Some("fault") => {
+                    let its = times(line);
+                    its.iter().min().is_some_and(|&begin| begin <= to)
+                        && its.iter().max().is_some_and(|&end| end >= from)
+                }
+                Some("drained") => true,
+                _ => false,
+            })
+            .cloned(),
+    );
     kept.sort_by_key(|line| times(line).first().copied().unwrap_or(i64::MAX));
     kept
 }
 
 /// The job as it is known for the smallest story: no one's handler but those of its own jobs.
-fn smallest(history: &History, lines: &[Value], found: &[Vec<usize>], kind: &str) -> Option<String> {
+fn smallest(
+    history: &History,
+    lines: &[Value],
+    found: &[Vec<usize>],
+    kind: &str,
+) -> Option<String> {
     let stories = found.iter().take(1000).map(|jobs| {
         let names = jobs.iter().map(|&at| history.jobs[at].name.0.as_str()).collect();
         about(lines, &names)

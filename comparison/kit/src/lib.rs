@@ -42,8 +42,13 @@ pub trait Peer: Send + Sync + 'static {
     async fn producer(&self, url: &str) -> Result<Arc<dyn Producer>>;
     /// Works in the background; calls [`ready`] when it has begun. Each job's handler is
     /// [`Handler::run`].
-    async fn work(&self, url: &str, slots: usize, groups: Vec<String>, handler: Handler)
-    -> Result<()>;
+    async fn work(
+        &self,
+        url: &str,
+        slots: usize,
+        groups: Vec<String>,
+        handler: Handler,
+    ) -> Result<()>;
 }
 
 #[async_trait]
@@ -189,7 +194,8 @@ async fn produce(
 /// The program of a peer, whose variant is the first argument.
 pub fn main<P: Peer>(peer: impl FnOnce(&str) -> P) {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let run = |runtime: tokio::runtime::Runtime| {
         let variant = args.first().context("which variant?")?;
         runtime.block_on(run(&peer(variant), &args[1..]))

@@ -2,13 +2,14 @@
 //! local queue.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use graphile_worker::{
     IntoTaskHandlerResult, JobSpec, LocalQueueConfig, TaskHandler, WorkerContext, WorkerOptions,
-    WorkerUtils,
+    WorkerRecoveryConfig, WorkerUtils,
 };
-use kit::{ATTEMPTS, Failed, Handler, Job, Peer, Producer, async_trait, ready};
+use kit::{ATTEMPTS, Failed, Handler, Job, Peer, Producer, TIMEOUT, async_trait, ready};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
@@ -31,6 +32,15 @@ impl TaskHandler for Task {
         let Some(handler) = context.get_ext::<Handler>() else { return Err(Failed.to_string()) };
         handler.run(&self.0).await.map_err(|failed| failed.to_string())
     }
+}
+
+/// It is off by default. A worker is dead after several heartbeats.
+fn recovery() -> WorkerRecoveryConfig {
+    WorkerRecoveryConfig::default()
+        .heartbeat_interval(Duration::from_secs(1))
+        .sweep_interval(Duration::from_secs(1))
+        .sweep_threshold(Duration::from_secs(TIMEOUT))
+        .recovery_delay(Duration::ZERO)
 }
 
 async fn pool(url: &str, connections: u32) -> Result<PgPool> {
@@ -68,6 +78,7 @@ impl Peer for GraphileWorker {
             .schema(SCHEMA)
             .concurrency(slots)
             .add_extension(handler)
+            .worker_recovery(recovery())
             .define_job::<Task>();
         if self.local {
             options = options.local_queue(LocalQueueConfig::default().with_size(50));

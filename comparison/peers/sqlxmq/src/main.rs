@@ -19,7 +19,8 @@ fn migrations() -> Result<PathBuf> {
     if let Ok(folder) = std::env::var("SQLXMQ_MIGRATIONS") {
         return Ok(folder.into());
     }
-    let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))?;
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))?;
     for sources in std::fs::read_dir(format!("{home}/registry/src"))? {
         let folder = sources?.path().join("sqlxmq-0.6.0/migrations");
         if folder.exists() {
