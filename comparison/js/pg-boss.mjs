@@ -32,7 +32,10 @@ await main({
   },
   async work(url, slots, handler) {
     const one = await boss(url, slots + 2, true);
-    const options = { localConcurrency: slots, batchSize: 1, pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5, burstWhenBatchFull: true };
+    const options = {
+      localConcurrency: slots, batchSize: 1, burstWhenBatchFull: true,
+      pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5,
+    };
     await one.work(QUEUE, options, async ([job]) => handler(job.data));
   },
 });
