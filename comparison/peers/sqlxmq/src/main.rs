@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use kit::{ATTEMPTS, Handler, Job, Peer, Producer, async_trait, ready};
+use kit::{ATTEMPTS, Handler, Job, Peer, Producer, TIMEOUT, async_trait, ready};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlxmq::{CurrentJob, JobBuilder, JobRunnerOptions};
 
@@ -35,7 +36,9 @@ impl Producer for Spawns {
     async fn enqueue(&self, job: &Job) -> Result<()> {
         let mut builder = JobBuilder::new("job");
         builder.set_channel_name(CHANNEL).set_channel_args(&job.group).set_ordered(true);
-        builder.set_retries(ATTEMPTS).set_json(job)?.spawn(&self.0).await?;
+        // A claim lasts as long as the back-off, unless its worker keeps it alive.
+        builder.set_retries(ATTEMPTS).set_retry_backoff(Duration::from_secs(TIMEOUT));
+        builder.set_json(job)?.spawn(&self.0).await?;
         Ok(())
     }
 }
