@@ -87,7 +87,7 @@ def produce(url, file, seconds, rate, groups, seed):
                 else:
                     recorder.note(**event, end=now(), outcome="committed")
             due = max(due + burst * PRODUCERS / int(rate), time.monotonic())
-            time.sleep(due - time.monotonic())
+            time.sleep(max(0, due - time.monotonic()))
 
     threads = [threading.Thread(target=one, args=(n,)) for n in range(PRODUCERS)]
     for thread in threads:
