@@ -85,7 +85,8 @@ fn about(lines: &[Value], names: &BTreeSet<&str>) -> Vec<Value> {
     kept
 }
 
-/// The job as it is known for the smallest story: no one's handler but those of its own jobs.
+/// Returns the shortest story that shows this kind by itself: all lines about the jobs of one
+/// violation, so that nothing is left out that would excuse it.
 fn smallest(
     history: &History,
     lines: &[Value],

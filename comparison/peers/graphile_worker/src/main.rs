@@ -1,5 +1,5 @@
-//! graphile_worker (Rust): a group is the name of a queue. Variants: `default`, and `local` with its
-//! local queue.
+//! graphile_worker (Rust): a group is the name of a queue. Variants: `default`, and `local` with
+//! its local queue.
 
 use std::sync::Arc;
 use std::time::Duration;

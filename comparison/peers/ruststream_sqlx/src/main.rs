@@ -1,4 +1,4 @@
-//! ruststream-sqlx: a group is a subscription with `fifo = true`, so that a worker has one for each.
+//! ruststream-sqlx: a group is a subscription with `fifo = true`, so a worker has one for each.
 //! Variants: `row` (a transaction holds the row) and `lease`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
