@@ -38,9 +38,9 @@ async fn a_start_on_a_database_that_cannot_be_reached_is_refused() {
 #[tokio::test]
 async fn a_start_says_that_the_schema_is_missing_or_old() {
     let database = database().await;
-    by_hand(database.pool(), "delete from seriatim.migration where version > 1").await;
+    by_hand(database.pool(), "update seriatim.migration set version = version - 1").await;
     let error = refused(processor(&database, 10).await).await;
-    assert!(matches!(error, StartError::OldSchema { found: 1, .. }), "{error:?}");
+    assert!(matches!(error, StartError::OldSchema { found: 0, .. }), "{error:?}");
     assert!(error.to_string().contains("call migrate()"), "{error}");
     by_hand(database.pool(), "drop schema seriatim cascade").await;
     let error = refused(processor(&database, 10).await).await;
