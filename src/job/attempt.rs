@@ -30,9 +30,24 @@ impl fmt::Display for AttemptInfo {
         let Self { attempt, counted, of } = self;
         write!(f, "attempt {attempt}")?;
         match of {
+            // A queue of SQS clients without a `RedrivePolicy` has no other limit.
+            Some(of) if *of >= i32::MAX as u32 => Ok(()),
             Some(of) if counted == attempt => write!(f, " of {of}"),
             Some(of) => write!(f, ", {counted} of {of} that count"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AttemptInfo;
+
+    #[test]
+    fn a_limit_that_nobody_reaches_is_not_shown() {
+        let shown = |attempts, of| AttemptInfo::new(attempts, 1, of).to_string();
+        assert_eq!(shown(3, Some(5)), "attempt 3, 2 of 5 that count");
+        assert_eq!(shown(3, Some(2_147_483_647)), "attempt 3");
+        assert_eq!(AttemptInfo::new(1, 0, Some(5)).to_string(), "attempt 1 of 5");
     }
 }

@@ -104,7 +104,8 @@ pub(crate) const DEFAULT_CAP: Duration = Duration::from_mins(10);
 pub(crate) const MAX_DELAY: Duration = Duration::from_hours(100 * 366 * 24);
 
 impl Default for RetryPolicy {
-    /// Returns 10 attempts with the defaults of [`RetryPolicy::new`]: about 10 minutes in all.
+    /// Returns 10 attempts with the defaults of [`RetryPolicy::new`]: 7 to 8.5 minutes of waits in
+    /// all.
     fn default() -> Self {
         Self::new(10)
     }

@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use crate::app::App;
 
-/// The time between two polls, while a page is open. A poll takes half a percent of the time at
-/// most, so one that costs more comes later. The page that reads itself anew takes as much.
+/// The time between two polls, while a page is open. A poll takes 0.4 % of the time at most, so one
+/// that costs more comes later. The page that reads itself anew takes as much.
 const INTERVAL: Duration = Duration::from_secs(2);
 const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 /// Ages on the pages are so old at most, even if nothing changes.
@@ -40,7 +40,7 @@ async fn poll(app: Weak<App>) {
                     let seen = Some(digest(&queues));
                     changed |= seen != last;
                     last = seen;
-                    interval = (cost * 200).clamp(INTERVAL, LONGEST_INTERVAL);
+                    interval = (cost * 250).clamp(INTERVAL, LONGEST_INTERVAL);
                 }
                 Err(error) => tracing::debug!(%error, "the poll of the page failed"),
             }

@@ -101,7 +101,7 @@ fn ids(jobs: &[FailedJob]) -> Vec<i64> {
 /// those back.
 async fn nothing(session: &Session, letters: &DeadLetters) -> Result<Failure, Failure> {
     let queue = &letters.queue;
-    let mut message = format!("no such dead letter of queue {queue:?} is free");
+    let mut message = format!("queue {queue:?} has no such dead letter to redrive or discard");
     let queues = session.client.queues(&mut *session.read().await?).await?;
     let sources = queues.into_iter().find(|overview| overview.queue == *queue);
     let sources = sources.map(|overview| overview.dead_letters_of).unwrap_or_default();
