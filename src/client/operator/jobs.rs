@@ -36,7 +36,7 @@ impl fmt::Display for Retried {
             );
         }
         let overtaken = words::overtaken(self.overtaken);
-        write!(f, "queued again in its old place, with all its attempts; {overtaken}")
+        write!(f, "queued again in its old place, with all attempts anew; {overtaken}")
     }
 }
 
@@ -54,7 +54,7 @@ impl Operator {
         cancel(self.store(), executor, job, self.acting()).await
     }
 
-    /// Queues a failed or cancelled job again, with all its attempts. It keeps its id, and so runs
+    /// Queues a failed or cancelled job again, with all attempts anew. It keeps its id, and so runs
     /// next in its group. A halt of the group by this job ends. An expiry that has passed is
     /// cleared. A dead letter that was discarded in a dead-letter queue waits there again.
     ///

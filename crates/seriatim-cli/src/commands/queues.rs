@@ -51,11 +51,11 @@ fn groups(groups: &GroupCounts) -> String {
     ])
 }
 
-/// Returns the counts that are not 0.
+/// Returns the counts that are not 0. Jobs that have succeeded are not among them.
 fn words(counts: &[(BoundedCount, &str)]) -> String {
     let some = counts.iter().filter(|(count, _)| count.count > 0);
     let words: Vec<_> = some.map(|(count, word)| format!("{} {word}", number(*count))).collect();
-    if words.is_empty() { String::from("-") } else { words.join(", ") }
+    if words.is_empty() { String::from("none") } else { words.join(", ") }
 }
 
 fn note(queue: &QueueOverview) -> String {
