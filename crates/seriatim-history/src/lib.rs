@@ -55,3 +55,8 @@ pub fn check(history: &History) -> Violations {
     schedules::check(history, &mut violations);
     violations
 }
+
+/// The program of the README is compiled and run with the doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
