@@ -84,6 +84,7 @@ begin
         forbidden := of_session;
         return;
       end;
+      -- Waits for the end of that session.
       begin
         perform set_config('lock_timeout', '1s', true);
         if was.group_id is null then

@@ -167,6 +167,7 @@ fn bars(values: &[(i64, u64)], top: u64) -> String {
 fn steps(bars: impl Iterator<Item = (i64, i64)>) -> String {
     let mut path = String::new();
     let (mut end, mut last) = (None, HEIGHT);
+    // A String takes whatever is written.
     for (at, height) in bars {
         let (x, y) = (at * STEP, HEIGHT - height);
         if end != Some(x) {
@@ -176,7 +177,6 @@ fn steps(bars: impl Iterator<Item = (i64, i64)>) -> String {
             let _ = write!(path, "M{x} {HEIGHT}");
             last = HEIGHT;
         }
-        // A String takes whatever is written.
         if last != y {
             let _ = write!(path, "V{y}");
         }

@@ -264,6 +264,10 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
     drop(psql);
     let words = "the schema is at version 1, and not at 20 of a checkout";
     assert!(chain(&refused).contains(words), "{refused}");
+    let columns = "select string_agg(format('%s %s %s', attname, atttypid::regtype, attnotnull), ', ' \
+           order by attnum) from pg_attribute \
+         where attrelid = to_regclass('seriatim.queue_minute') and attnum > 0";
+    let fresh: String = value(pool, columns).await;
     let checkout = "drop table seriatim.queue_minute; \
          update seriatim.migration set checksum = '\\x00', compatible_from = 10; \
          insert into seriatim.migration (version, description, checksum, compatible_from) \
@@ -275,6 +279,7 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
     let refused = builder.build().unwrap().start().await.unwrap_err();
     assert!(chain(&refused).contains("migration 1 (schema)"), "{refused:?}");
     sqlx::raw_sql(script).execute(pool).await.unwrap();
+    assert_eq!(value::<String>(pool, columns).await, fresh, "the table that has come since");
     seriatim::migrate(pool).await.unwrap();
     seriatim::migrate(pool).await.expect("and again");
     assert_eq!(value::<i64>(pool, "select max(version) from seriatim.migration").await, 1);
