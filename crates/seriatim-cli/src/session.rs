@@ -21,9 +21,10 @@ use crate::output::{Form, remark};
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lists are bounded. A server that is too busy to list should not get more to do.
-const READ: &str =
-    "begin isolation level read committed read only; set local statement_timeout = '20s'";
+/// Lists are bounded. A server that is too busy to list should not get more to do. To compile a
+/// statement takes longer than to read a list.
+const READ: &str = "begin isolation level read committed read only\
+    ; set local statement_timeout = '20s'; set local jit = off";
 
 /// The connections and options of a command.
 pub(crate) struct Session {

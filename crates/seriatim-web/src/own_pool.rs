@@ -40,11 +40,13 @@ impl OwnPool {
 }
 
 fn pool_by(options: &PgConnectOptions, connections: u32, read_only: bool) -> PgPool {
-    // Set once connected: a pooler may refuse it as a start-up parameter.
+    // Set once connected: a pooler may refuse it as a start-up parameter. To compile a statement
+    // takes longer than to read the few thousand rows of a page, and seconds on a busy server.
     let settings = format!(
         "set statement_timeout = {limit}; set lock_timeout = {limit}; \
          set default_transaction_isolation = 'read committed'; \
-         set default_transaction_read_only = {read_only}; set application_name = 'seriatim-web'",
+         set default_transaction_read_only = {read_only}; set application_name = 'seriatim-web'; \
+         set jit = off",
         limit = STATEMENT_TIMEOUT.as_millis(),
     );
     let settings: Arc<str> = settings.into();
