@@ -43,8 +43,8 @@ struct Old {
     /// How a failed job is stored, 99 of account 9, that has used three attempts and is due in an
     /// hour.
     delayed: &'static str,
-    /// The attempts that it has left.
-    attempts_left: i32,
+    /// The attempts that it has left, its group and its name here.
+    delayed_is: &'static str,
     /// The numbers of the jobs that wait there, as one text in the order in which they would run.
     waiting: &'static str,
     /// The queue here.
@@ -117,7 +117,7 @@ impl Old {
         assert_eq!(value::<String>(pool, self.waiting).await, "");
         let delayed = "select concat_ws(' ', max_attempts, group_id, name, run_at > now() + interval '50 min')
             from seriatim.job where data ->> 'n' = '99'";
-        let expected = format!("{} account-9 posting t", self.attempts_left);
+        let expected = format!("{} t", self.delayed_is);
         assert_eq!(value::<String>(pool, delayed).await, expected);
 
         let log = Log::default();
@@ -233,7 +233,7 @@ const RIVER: Old = Old {
     },
     delayed: "insert into river_job (args, kind, queue, state, attempt, scheduled_at) values
         ('{\"account\": 9, \"n\": 99}', 'posting', 'postings', 'retryable', 3, now() + interval '1 h')",
-    attempts_left: 22,
+    delayed_is: "22 account-9 posting",
     waiting: "select coalesce(string_agg(args ->> 'n', ' ' order by priority, scheduled_at, id), '')
         from river_job where queue = 'postings' and state in ('available', 'scheduled', 'retryable')",
     queue: "postings",
@@ -292,7 +292,7 @@ const OBAN: Old = Old {
     delayed: "insert into oban_jobs (args, worker, queue, state, attempt, scheduled_at) values
         ('{\"account\": 9, \"n\": 99}', 'posting', 'postings', 'retryable', 3,
           timezone('UTC', now()) + interval '1 h')",
-    attempts_left: 17,
+    delayed_is: "17 account-9 posting",
     waiting: "select coalesce(string_agg(args ->> 'n', ' ' order by priority, scheduled_at, id), '')
         from oban_jobs where queue = 'postings' and state in ('available', 'scheduled', 'retryable')",
     queue: "postings",
@@ -398,7 +398,7 @@ const SQLXMQ: Old = Old {
     },
     delayed: "select mq_insert(array[(gen_random_uuid(), '1 h', 1, '1 s', 'postings', 'account-9', null,
         true, 'posting', '{\"account\": 9, \"n\": 99}', null)::mq_new_t])",
-    attempts_left: 2,
+    delayed_is: "2 account-9 posting",
     waiting: "with recursive chain as (
           select id, 1 as place from mq_msgs where after_message_id = uuid_nil()
           union all
@@ -550,7 +550,7 @@ const GRAPHILE: Old = Old {
     delayed: "select graphile_worker.add_job('posting', '{\"account\": 9, \"n\": 99}', 'account-9',
           now() + interval '1 h');
         update graphile_worker._private_jobs set attempts = 3 where payload ->> 'n' = '99'",
-    attempts_left: 22,
+    delayed_is: "22 account-9 posting",
     waiting: "select coalesce(string_agg(payload ->> 'n', ' ' order by priority, run_at, id), '')
         from graphile_worker._private_jobs where is_available and key is null",
     queue: "tasks",
@@ -586,5 +586,82 @@ async fn the_jobs_of_graphile_worker_move_with_their_order_and_back() {
     let refused = sqlx::raw_sql(replaces).execute(pool).await.unwrap_err();
     assert!(refused.to_string().contains("has no counterpart"), "{refused}");
     GRAPHILE.goes_back(&database).await;
+    database.remove().await.unwrap();
+}
+
+/// pgmq 1.13.0: the tables of `pgmq.create`, and of its `send` what the trigger sees.
+const PGMQ: Old = Old {
+    page: "docs/guide/moving-from-pgmq.md",
+    tables: "
+        create schema pgmq;
+        create table pgmq.q_postings (
+          msg_id bigint primary key generated always as identity,
+          read_ct int default 0 not null,
+          enqueued_at timestamptz default now() not null,
+          last_read_at timestamptz,
+          vt timestamptz not null,
+          message jsonb,
+          headers jsonb);
+        create index q_postings_vt_idx on pgmq.q_postings (vt asc);
+        create table pgmq.q_mails (like pgmq.q_postings including all);
+        create function pgmq.send(queue_name text, msg jsonb, headers jsonb, delay timestamptz)
+        returns setof bigint language plpgsql as $$
+        begin
+          return query execute format($query$
+              insert into pgmq.%I (vt, message, headers)
+              values ($2, $1, $3)
+              returning msg_id;
+            $query$, lower('q_' || queue_name)) using msg, delay, headers;
+        end $$;
+        create function pgmq.send(queue_name text, msg jsonb, headers jsonb)
+        returns setof bigint language sql as $$
+          select * from pgmq.send(queue_name, msg, headers, clock_timestamp());
+        $$;
+        select pgmq.send('mails', '{\"n\": 103}', null)",
+    add: |account, n| {
+        format!(
+            "select pgmq.send('postings', '{{\"account\": {account}, \"n\": {n}}}',
+               '{{\"x-pgmq-group\": \"account-{account}\"}}')"
+        )
+    },
+    delayed: "select pgmq.send('postings', '{\"account\": 9, \"n\": 99}',
+          '{\"x-pgmq-group\": \"account-9\"}', now() + interval '1 h');
+        update pgmq.q_postings set read_ct = 3 where message ->> 'n' = '99'",
+    delayed_is: "7 account-9",
+    waiting: "select coalesce(string_agg(message ->> 'n', ' ' order by vt > clock_timestamp(), msg_id), '')
+        from pgmq.q_postings",
+    queue: "postings",
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_pgmq_moves_with_its_order_and_back() {
+    let database = database().await;
+    let pool = database.pool();
+    PGMQ.moves(&database).await;
+    // A program gets the id that it would have had, and another queue is not touched.
+    let sent = "select pgmq.send('postings', null, '{\"trace\": \"a\", \"retries\": 2}')";
+    let id = value::<i64>(pool, sent).await;
+    let reference = format!("pgmq-{id}");
+    let as_it_came = "select concat_ws(' ', group_id, data, headers, reference, c.done)
+        from seriatim.job, lateral seriatim.cancel(id) c where data = 'null'";
+    assert_eq!(
+        value::<String>(pool, as_it_came).await,
+        format!("default null {{\"trace\": \"a\", \"retries\": \"2\"}} {reference} t")
+    );
+    assert_eq!(value::<i64>(pool, "select count(*) from pgmq.q_mails").await, 1);
+    PGMQ.goes_back(&database).await;
+    // A message that would be refused is found before the move.
+    let refused = "insert into pgmq.q_postings (vt, headers) values
+        (now(), jsonb_build_object('x-pgmq-group', repeat('a', 401))),
+        (now(), jsonb_build_object('x-pgmq-group', E'a\\tb')),
+        (now(), jsonb_build_object('long', repeat('a', 4096))), ('infinity', null),
+        (now(), '[1]'), (now(), jsonb_build_object('x-pgmq-group', repeat('a', 400)))";
+    by_hand(pool, refused).await;
+    assert_eq!(value::<i64>(pool, PGMQ.steps().ready).await, 4);
+    let moved = "delete from pgmq.q_postings where length(headers ->> 'x-pgmq-group') = 401
+        or headers ->> 'x-pgmq-group' ~ '[[:cntrl:]]' or headers ? 'long' or vt = 'infinity'";
+    by_hand(pool, moved).await;
+    by_hand(pool, PGMQ.steps().moving).await;
+    assert_eq!(value::<String>(pool, PGMQ.waiting).await, "");
     database.remove().await.unwrap();
 }
