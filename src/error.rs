@@ -380,8 +380,9 @@ impl From<sqlx::Error> for RehearsalError {
     }
 }
 
-/// Every mistake in a processor's settings, at once.
-#[derive(Debug, thiserror::Error)]
+/// Every mistake in a processor's settings, at once. Its `Debug` is its message, which says what to
+/// do: a `main` that returns the error prints that.
+#[derive(thiserror::Error)]
 #[error("the processor cannot be built: {}", .mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct BuildError {
     mistakes: Vec<BuildMistake>,
@@ -395,6 +396,12 @@ impl BuildError {
     /// The mistakes, in the order of the builder's calls.
     pub fn mistakes(&self) -> &[BuildMistake] {
         &self.mistakes
+    }
+}
+
+impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -14,6 +14,8 @@ const MINUTES: i64 = 60;
 const STEP: i64 = 4;
 pub(crate) const WIDTH: i64 = STEP * MINUTES;
 pub(crate) const HEIGHT: i64 = 48;
+/// Where a chart has no bar. The minute of now is counted when it is over.
+const NONE: &str = "none in the hour before this minute";
 /// Older than this, the last count is no longer now.
 const FRESH: TimeDelta = TimeDelta::minutes(3);
 
@@ -91,7 +93,7 @@ pub(crate) fn hour(hour: &LastHour, queue: &str, now: DateTime<Utc>) -> Option<H
             front: String::new(),
             top: per_minute(top_failed),
             words: match sum(&failed) {
-                0 => String::from("none in the last hour"),
+                0 => String::from(NONE),
                 failed => format!("{} in the last hour", thousands(failed)),
             },
         },
@@ -115,7 +117,7 @@ fn series(
 
 fn words_of_ended(ended: &[(i64, u64)], sum: u64) -> String {
     if sum == 0 {
-        return String::from("none in the last hour");
+        return String::from(NONE);
     }
     let or_more = ended.iter().any(|(_, ended)| *ended > QueueMinute::LIMIT);
     let last = ended.iter().find(|(at, _)| *at == MINUTES - 1).map_or(0, |(_, ended)| *ended);
@@ -129,7 +131,7 @@ fn words_of_ended(ended: &[(i64, u64)], sum: u64) -> String {
 
 fn words_of_waits(half: &[(i64, u64)], most: &[(i64, u64)]) -> String {
     let (Some((at, half)), Some((_, most))) = (half.last(), most.last()) else {
-        return String::from("nothing succeeded in the last hour");
+        return String::from("nothing succeeded in the hour before this minute");
     };
     let words = |ms: u64| span(i64::try_from(ms).unwrap_or(i64::MAX));
     let when = match MINUTES - 1 - at {
@@ -205,7 +207,7 @@ mod tests {
         let empty = hour(&minutes, "mail", at(61)).unwrap_or_default();
         assert_eq!(empty.uncounted, "M0 48V0h4h4h4V48z");
         assert_eq!((&*empty.ended.bars, &*empty.ended.top), ("", "1 a minute"));
-        assert_eq!(empty.ended.words, "none in the last hour");
+        assert_eq!(empty.ended.words, NONE);
         assert_eq!(empty.stale_since, None);
         // Ten minutes later, nobody has counted since.
         let stale = hour(&minutes, "mail", at(71)).unwrap_or_default();

@@ -30,8 +30,9 @@ fn mistakes(builder: ProcessorBuilder) -> Vec<BuildMistake> {
     match builder.build() {
         Ok(built) => panic!("nothing was wrong with {built:?}"),
         Err(error) => {
+            let text = error.to_string();
+            assert_eq!(format!("{error:?}"), text, "as main prints it");
             for mistake in error.mistakes() {
-                let text = error.to_string();
                 assert!(text.contains(&mistake.to_string()), "{mistake} in {text}");
             }
             error.mistakes().to_vec()

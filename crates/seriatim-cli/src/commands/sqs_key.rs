@@ -20,8 +20,9 @@ pub(crate) async fn run(session: &Session, command: SqsKey) -> Result<(), Failur
         SqsKey::Add { role, queues, key } => {
             keys.store(&key, role.as_deref(), queues.as_deref()).await.map_err(refusal)?;
             if let Some(role) = role {
-                let needed =
-                    format!("the role of `serve sqs` must be a member of {role}: grant it");
+                let needed = format!(
+                    "`serve sqs` works as {role}: its own role must be a superuser, or a member of {role}"
+                );
                 remark(session.form, &needed);
             }
             if session.json() {
