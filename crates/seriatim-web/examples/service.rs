@@ -76,9 +76,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/readyz", get(ready))
         .nest_service("/jobs", seriatim_web::router(pool, page));
-    println!("listening on http://{listen}/jobs");
+    let listener = TcpListener::bind(listen).await?;
+    println!("listening on http://{}/jobs", listener.local_addr()?);
     let serving = axum::serve(
-        TcpListener::bind(listen).await?,
+        listener,
         // By the address of its client a page that asks for no password is open or closed.
         app.into_make_service_with_connect_info::<SocketAddr>(),
     );

@@ -1,11 +1,13 @@
 //! The example `service`, as it runs in a container.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
 use seriatim::{Client, JobStatus, NewJob};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -19,26 +21,21 @@ fn program() -> PathBuf {
     example
 }
 
-/// A port that nobody listens at.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[tokio::test]
 async fn a_service_runs_jobs_and_shows_its_health_its_page_and_metrics() {
     let database = TestDatabase::create().await.unwrap();
     let (client, pool) = (Client::default(), database.pool());
-    let listen = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut service = Command::new(program());
-    service.env("DATABASE_URL", database.url()).env("LISTEN", listen.to_string());
-    service.env_remove("SERIATIM_SECRET").stdin(Stdio::null()).kill_on_drop(true);
-    let mut service = service.spawn().unwrap();
+    service.env("DATABASE_URL", database.url()).env("LISTEN", "127.0.0.1:0");
+    service.env_remove("SERIATIM_SECRET").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut service = service.kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(service.stdout.take().unwrap()).lines();
+    let first = timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let address = first.strip_prefix("listening on http://").unwrap().strip_suffix("/jobs");
+    let listen: SocketAddr = address.unwrap().parse().unwrap();
+    // The service goes on printing.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     let deadline = Instant::now() + LIMIT;
-    while tokio::net::TcpStream::connect(listen).await.is_err() {
-        assert!(Instant::now() < deadline, "it does not listen");
-        // It says nothing that could be waited for.
-        sleep(Duration::from_millis(20)).await;
-    }
     let job = NewJob::new("postings", &7).group("account-42");
     let job = client.enqueue(pool, job).await.unwrap().id();
     while client.job(pool, job).await.unwrap().unwrap().status != JobStatus::Succeeded {
