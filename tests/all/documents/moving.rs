@@ -650,6 +650,14 @@ async fn a_queue_of_pgmq_moves_with_its_order_and_back() {
     );
     assert_eq!(value::<i64>(pool, "select count(*) from pgmq.q_mails").await, 1);
     PGMQ.goes_back(&database).await;
+    // A message of no group has none again, as those that are sent then.
+    by_hand(pool, "select pgmq.send('postings', '{\"n\": 24}', null)").await;
+    by_hand(pool, PGMQ.steps().moving).await;
+    by_hand(pool, PGMQ.steps().back).await;
+    by_hand(pool, "select pgmq.send('postings', '{\"n\": 25}', null)").await;
+    let of_no_group = "select string_agg(message ->> 'n', ' ' order by msg_id) from pgmq.q_postings
+        where headers is null";
+    assert_eq!(value::<String>(pool, of_no_group).await, "24 25");
     // A message that would be refused is found before the move.
     let refused = "insert into pgmq.q_postings (vt, headers) values
         (now(), jsonb_build_object('x-pgmq-group', repeat('a', 401))),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use graphile_worker::{
-    IntoTaskHandlerResult, JobSpec, LocalQueueConfig, TaskHandler, WorkerContext, WorkerOptions,
-    WorkerRecoveryConfig, WorkerUtils,
+    HookRegistry, IntoTaskHandlerResult, JobRecovery, JobRecoveryResult, JobSpec, LocalQueueConfig,
+    Plugin, TaskHandler, WorkerContext, WorkerOptions, WorkerRecoveryConfig, WorkerUtils,
 };
 use kit::{ATTEMPTS, Failed, Handler, Job, Peer, Producer, TIMEOUT, async_trait, ready};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,18 @@ fn recovery() -> WorkerRecoveryConfig {
         .sweep_interval(Duration::from_secs(1))
         .sweep_threshold(Duration::from_secs(TIMEOUT))
         .recovery_delay(Duration::ZERO)
+}
+
+/// A job that is recovered keeps its place: by default it is due later, and others pass it.
+struct KeepsPlace;
+
+impl Plugin for KeepsPlace {
+    fn register(self, hooks: &mut HookRegistry) {
+        hooks.on(JobRecovery, async |context| JobRecoveryResult::Reschedule {
+            run_at: *context.job.run_at(),
+            attempts: None,
+        });
+    }
 }
 
 async fn pool(url: &str, connections: u32) -> Result<PgPool> {
@@ -79,6 +91,7 @@ impl Peer for GraphileWorker {
             .concurrency(slots)
             .add_extension(handler)
             .worker_recovery(recovery())
+            .add_plugin(KeepsPlace)
             .define_job::<Task>();
         if self.local {
             options = options.local_queue(LocalQueueConfig::default().with_size(50));
