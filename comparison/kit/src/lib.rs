@@ -1,5 +1,5 @@
 //! What each peer's recorder does alike: its command line, the workload, and the lines of a
-//! history that `docs/history.md` describes. `js/kit.mjs` and `py/kit.py` are the same.
+//! history that `docs/history.md` describes. `js/kit.mjs` and `py/sqs.py` do the same.
 //!
 //! ```text
 //! setup   URL
