@@ -1,8 +1,8 @@
 -- Gives a schema that a checkout of before 0.1.0 made the number of the first release.
 --
--- All programs are stopped, and the schema is at version 20: `migrate` of the last checkout has
--- run. Run this as the owner, by `psql -v ON_ERROR_STOP=1 -f`, then `migrate` of 0.1.0. It changes
--- all, or nothing. The schema's name is in the second statement.
+-- All programs are stopped, and the schema is at version 20 or 21: `migrate` of the last checkout
+-- has run. Run this as the owner, by `psql -v ON_ERROR_STOP=1 -f`, then `migrate` of 0.1.0. It
+-- changes all, or nothing. The schema's name is in the second statement.
 begin;
 set local search_path = seriatim, pg_temp;
 lock table migration in access exclusive mode;
@@ -10,8 +10,8 @@ do $$
 declare
   at_version constant bigint := (select max(m.version) from migration m);
 begin
-  if at_version is distinct from 20 then
-    raise exception 'the schema is at version %, and not at 20 of a checkout', at_version
+  if coalesce(at_version, 0) not in (20, 21) then
+    raise exception 'the schema is at version %, and not at 20 or 21 of a checkout', at_version
       using hint = 'Run `migrate` of the last checkout first. A schema at version 1 is the release''s already.';
   end if;
 end $$;
@@ -19,8 +19,8 @@ delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
 values (1, 'schema', '\xf18fc0f7cfe04823b7dae5d212addfada4ad090e491085e015f5dacaaf98e632997463680e2e682322443d587135b489', 1);
--- It has come since.
-create table queue_minute (
+-- It came with version 21.
+create table if not exists queue_minute (
   queue text not null,
   minute timestamptz not null,                 -- its begin
   ended bigint not null,                       -- jobs that succeeded, or failed for good

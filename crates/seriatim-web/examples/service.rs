@@ -14,12 +14,13 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, Processor, QueueOptions, async_trait, shutdown_signal,
+    ActiveJob, Client, JobError, JobHandler, Processor, QueueOptions, Running, async_trait,
+    shutdown_signal,
 };
 use seriatim_web::{Access, Auth, Config, User};
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::net::TcpListener;
 
 const SLOTS: usize = 8;
@@ -51,20 +52,45 @@ fn auth(listen: SocketAddr) -> Result<Auth, Box<dyn Error>> {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let listen: SocketAddr = env::var("LISTEN").unwrap_or("127.0.0.1:8080".into()).parse()?;
-    let auth = auth(listen)?;
-    let recorder = PrometheusBuilder::new().install_recorder()?;
+/// Metrics with buckets, which can be added up over processes.
+fn recorder() -> Result<PrometheusHandle, BuildError> {
+    let buckets = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0];
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &buckets)?
+        .install_recorder()?;
+    let upkeep = recorder.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(5));
+            // Measurements stay in memory until the next scrape otherwise.
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(recorder)
+}
+
+/// Starts the processor, on tables that are up to date.
+async fn start() -> Result<(PgPool, Running), Box<dyn Error>> {
     let options = PgPoolOptions::new().max_connections(u32::try_from(SLOTS)? + 4);
     let pool = options.connect(&env::var("DATABASE_URL")?).await?;
     // Safe from several processes at once.
     Client::default().migrate(&pool).await?;
-    let running = Processor::builder(pool.clone())
-        .queue(QueueOptions::new("postings").concurrency(SLOTS), Post)
-        .build()?
-        .start()
-        .await?;
+    let postings = QueueOptions::new("postings").concurrency(SLOTS);
+    let running = Processor::builder(pool.clone()).queue(postings, Post).build()?.start().await?;
+    Ok((pool, running))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let listen: SocketAddr = env::var("LISTEN").unwrap_or("127.0.0.1:8080".into()).parse()?;
+    let auth = auth(listen)?;
+    let recorder = recorder()?;
+    let mut signal = tokio::spawn(shutdown_signal());
+    let (pool, running) = tokio::select! {
+        started = start() => started?,
+        // The process of a container has no default for signals.
+        signal = &mut signal => return Ok(signal??),
+    };
 
     let probe = running.health_probe();
     let ready = move || async move {
@@ -85,7 +111,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
     tokio::select! {
         served = async { serving.await } => served?,
-        signal = shutdown_signal() => signal?,
+        signal = signal => signal??,
     }
     let report = running.shutdown(DEADLINE).await;
     println!("{report:?}");

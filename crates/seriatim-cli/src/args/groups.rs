@@ -9,7 +9,8 @@ pub(crate) struct Groups {
     /// The queue.
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub(crate) queue: String,
-    /// Only groups in this state: ready, running, lapsed, delayed, halted, paused or parked.
+    /// Only groups in this state: ready, running, lapsed, delayed, gated, halted, paused or
+    /// parked.
     #[arg(long, value_name = "STATE", value_parser = group_state)]
     pub(crate) state: Option<GroupState>,
     /// The order. By wait and depth the first 1,000 groups are looked at.
@@ -72,7 +73,7 @@ pub(crate) struct GroupArgs {
 fn group_state(text: &str) -> Result<GroupState, String> {
     GroupState::parse(text).ok_or_else(|| {
         String::from(
-            "the states are ready, running, lapsed, delayed, halted, paused, parked and idle",
+            "the states are ready, running, lapsed, delayed, gated, halted, paused, parked and idle",
         )
     })
 }
