@@ -252,7 +252,8 @@ async fn a_changed_function_is_refused_until_it_is_asked_for() {
     }
 }
 
-/// As the last checkout left its schema, but for the texts of its migrations.
+/// As checkouts left their schemas, but for the texts of the migrations: the last one, and one
+/// before it that had the table of minutes as a migration.
 #[tokio::test]
 async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
     let database = database().await;
@@ -268,21 +269,24 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
            order by attnum) from pg_attribute \
          where attrelid = to_regclass('seriatim.queue_minute') and attnum > 0";
     let fresh: String = value(pool, columns).await;
-    let checkout = "drop table seriatim.queue_minute; \
-         update seriatim.migration set checksum = '\\x00', compatible_from = 10; \
-         insert into seriatim.migration (version, description, checksum, compatible_from) \
-         select n, 'of a checkout', '\\x00', 10 from generate_series(2, 20) n";
-    by_hand(pool, checkout).await;
-    is_different(&database, "migration 1 (schema)", "\"From a checkout\"").await;
-    let builder = processor(&database, 10).await;
-    let builder = builder.queue(queue("q"), handler(async |_, _| Ok(json!(null))));
-    let refused = builder.build().unwrap().start().await.unwrap_err();
-    assert!(chain(&refused).contains("migration 1 (schema)"), "{refused:?}");
-    sqlx::raw_sql(script).execute(pool).await.unwrap();
-    assert_eq!(value::<String>(pool, columns).await, fresh, "the table that has come since");
-    seriatim::migrate(pool).await.unwrap();
-    seriatim::migrate(pool).await.expect("and again");
-    assert_eq!(value::<i64>(pool, "select max(version) from seriatim.migration").await, 1);
+    for (last, table) in [(21, "select"), (20, "drop table seriatim.queue_minute")] {
+        let checkout = format!(
+            "{table}; update seriatim.migration set checksum = '\\x00', compatible_from = 10; \
+             insert into seriatim.migration (version, description, checksum, compatible_from) \
+             select n, 'of a checkout', '\\x00', 10 from generate_series(2, {last}) n"
+        );
+        by_hand(pool, checkout).await;
+        is_different(&database, "migration 1 (schema)", "\"From a checkout\"").await;
+        let builder = processor(&database, 10).await;
+        let builder = builder.queue(queue("q"), handler(async |_, _| Ok(json!(null))));
+        let refused = builder.build().unwrap().start().await.unwrap_err();
+        assert!(chain(&refused).contains("migration 1 (schema)"), "{refused:?}");
+        sqlx::raw_sql(script).execute(pool).await.unwrap();
+        assert_eq!(value::<String>(pool, columns).await, fresh, "the table that has come since");
+        seriatim::migrate(pool).await.unwrap();
+        seriatim::migrate(pool).await.expect("and again");
+        assert_eq!(value::<i64>(pool, "select max(version) from seriatim.migration").await, 1);
+    }
     let (running, _) = running(&database).await;
     assert_eq!(ended(pool, job.id()).await.attempts, 1);
     running.shutdown(Duration::from_secs(5)).await;
