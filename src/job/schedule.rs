@@ -114,8 +114,10 @@ impl Schedule {
     /// month, day of the week) in a time zone of the IANA database. The name has 1 to 200
     /// characters.
     ///
-    /// When the clock is put forward, a fixed time in the hour that is left out comes right behind
-    /// it; when the clock is put back, a fixed time in the hour that is repeated comes once.
+    /// Hours by number (`0 2,14 * * *`) mean times of day: a time that the clock leaves out comes
+    /// right after the gap, and a time that the clock repeats comes once. Hours with `*` or a step
+    /// follow the clock. If both the day of the month and the day of the week are set, either is
+    /// enough.
     ///
     /// Needs the feature `cron`.
     #[cfg(feature = "cron")]
