@@ -52,7 +52,7 @@ grant execute on function
   seriatim.seal_batch(bigint), seriatim.join_batch(bigint),
   seriatim.check_headers(jsonb),
   seriatim.check_queue(text), seriatim.check_name(text, text, integer), seriatim.seems_idle(text, text[], boolean),
-  seriatim.saw_burst(text), seriatim.this_burst(text), seriatim.job_state(seriatim.job_status, text, text, bigint),
+  seriatim.saw_burst(text), seriatim.this_burst(text), seriatim.wake(text), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_dedup_id(text, text, text, bigint)
   to seriatim_producer;
 

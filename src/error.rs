@@ -126,6 +126,17 @@ pub enum ControlError {
         /// The request.
         request: &'static str,
     },
+    /// The job was moved to another queue, where it has another number. A retry of the old job
+    /// would run it twice.
+    #[error("job {id} was moved to queue {queue:?} as job {moved_as}: retry {moved_as}")]
+    Moved {
+        /// The job of the request.
+        id: i64,
+        /// The queue that it was moved to.
+        queue: String,
+        /// The job there.
+        moved_as: i64,
+    },
     /// A session holds the job, and this role may not terminate it: it must be the session's role,
     /// a member of it, or of `pg_signal_backend`.
     #[error(

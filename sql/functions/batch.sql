@@ -40,7 +40,7 @@ begin
   update batch b set sealed_at = clock_timestamp() where b.id = seal_batch.batch and b.sealed_at is null;
   if found then
     insert into batch_due (batch_id) select seal_batch.batch;
-    perform pg_notify(current_schema() || '.wake', '');
+    perform wake('');
     return true;
   end if;
   select false into sealed from batch b where b.id = seal_batch.batch;

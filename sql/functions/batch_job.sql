@@ -57,7 +57,7 @@ begin
       where j.batch_id = of_batch and j.id <> of_job and j.finished_at is null and j.moved_from is null
       order by j.batch_id desc, j.id desc limit 3) l) < 3
   then
-    perform pg_notify({schema_text} || '.wake', '');
+    perform {schema}.wake('');
   end if;
   return of_group;
 end $$;

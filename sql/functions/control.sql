@@ -104,9 +104,11 @@ $$;
 -- a job that others are parked with (`parked`): they are redriven together. Nor a dead letter that
 -- waits in a dead-letter queue: `dead_letter_of` is the queue that it failed in, which a redrive
 -- moves it back to. One that was discarded or cancelled there waits there again: it is done, with
--- the same `dead_letter_of`.
+-- the same `dead_letter_of`. Nor a job that was moved: it waits in queue `moved_to` as job
+-- `moved_as`, and would run twice.
 create or replace function retry(job bigint, reason text default null, actor text default session_user,
-  out status text, out done boolean, out parked boolean, out overtaken bigint, out dead_letter_of text)
+  out status text, out done boolean, out parked boolean, out overtaken bigint, out dead_letter_of text,
+  out moved_to text, out moved_as bigint)
 language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
 declare
@@ -129,8 +131,10 @@ begin
     return;
   end if;
   -- By a snapshot younger than the lock.
+  select j.status, j.error->>'moved_to', (j.error->>'moved_as')::bigint into status, moved_to, moved_as
+  from job j where j.id = retry.job;
   parked := has_parked(was.queue, was.group_id, job);
-  if parked then
+  if parked or moved_as is not null then
     return;
   end if;
   update job j set {requeued}, flagged = j.group_id is not null where j.id = retry.job
@@ -238,5 +242,5 @@ begin
   update job j set run_at = now(), turn_at = now(), flagged = j.group_id is not null
   where j.id = run_now.job and j.run_at > now();
   perform record_operation(actor, 'run_now', was.queue, was.group_id, job, reason, 1);
-  perform pg_notify(current_schema() || '.wake', was.queue);
+  perform wake(was.queue);
 end $$;

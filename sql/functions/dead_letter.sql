@@ -12,7 +12,7 @@ begin
     queue = coalesce(move_locked.to_queue, j.moved_from), moved_from = move_locked.from_queue,
     flagged = j.group_id is not null
   where j.id = any (ids);
-  perform pg_notify(current_schema() || '.wake', m.queue) from (
+  perform wake(m.queue) from (
     select distinct j.queue from job j where j.id = any (ids)) m;
 end $$;
 

@@ -93,7 +93,7 @@ begin
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}
       else least(due_at, expiry) end);
   if wakes then
-    perform pg_notify(current_schema() || '.wake', of_queue);
+    perform wake(of_queue);
   end if;
   return next;
 end $$;

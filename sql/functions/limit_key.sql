@@ -74,7 +74,7 @@ language plpgsql volatile as $$
 begin
   insert into {schema}.freed_slot (queue, limit_key) select f.* from unnest(queues, keys) f(queue, key);
   if tells then
-    perform pg_notify({schema_text} || '.wake', f.queue) from unnest(queues, keys) f(queue, key)
+    perform {schema}.wake(f.queue) from unnest(queues, keys) f(queue, key)
     where exists (
       select from {schema}.queue_group g where g.queue = f.queue and g.gated_by = f.key limit 1);
   end if;

@@ -172,7 +172,7 @@ begin
     if not terms.receiver and adoption.more and cardinality(adoption.turns) >= want
       and adoption.reached_at > until_at - interval '50 ms'
     then
-      perform pg_notify({schema_text} || '.wake', terms.queue);
+      perform {schema}.wake(terms.queue);
     end if;
     scan.idle := scan.idle || adoption.idle;
     scan.resting := scan.resting || adoption.resting;

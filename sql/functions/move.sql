@@ -1,6 +1,6 @@
 -- Moves queued jobs to another queue: a mistyped one, say. Each gets a new id there, in the order
 -- of the old ids, and so a place at the end of its group. The old job ends as cancelled, and its
--- error names the new one.
+-- error names the new one: a retry of it is refused.
 --
 -- Kept are group, limit key, data, payload, headers, attributes, name, reference, priority, times,
 -- limits and the age; and the batch, as its job or as its follow-up. The attempts begin anew. A
@@ -62,7 +62,8 @@ begin
     delete from batch_end e where e.batch_id = moved.batch_id and e.job_id = moved.id;
     update job j set {cancelled}, batch_id = null, flagged = j.group_id is not null,
       error = jsonb_build_object('kind', 'cancelled', 'chain', '[]'::jsonb, 'attempt', j.attempts,
-        'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id))
+        'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id),
+        'moved_to', to_queue, 'moved_as', made.id)
     where j.id = moved.id;
     jobs := jobs || moved.id;
     new_jobs := new_jobs || made.id;

@@ -102,7 +102,7 @@ begin
   end if;
   done := found;
   if done and ends_at is not null then
-    perform pg_notify(current_schema() || '.wake', of_queue);
+    perform wake(of_queue);
   end if;
   return done;
 end $$;
@@ -156,7 +156,7 @@ begin
   end if;
   done := coalesce(done, false);
   if done then
-    perform pg_notify(current_schema() || '.wake', queue);
+    perform wake(queue);
   end if;
   perform record_operation(actor, 'unpause', queue, group_id, null, reason, done::integer);
   return done;

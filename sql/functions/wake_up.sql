@@ -1,3 +1,14 @@
+-- Wakes workers of a queue; without a name, maintenance. All notifications are sent here.
+--
+-- A wake-up is a hint, and no transaction may fail for it (P5): when the server's NOTIFY queue is
+-- full, each commit that has notified fails. A session that listens and stays in a transaction, in
+-- any database, fills it. So none is sent while it is half full: idle workers poll.
+create or replace function {schema}.wake(of_queue text) returns void
+language sql volatile as $$
+  select case when pg_notification_queue_usage() < 0.5
+    then pg_notify({schema_text} || '.wake', of_queue) end
+$$;
+
 -- Whether an enqueue should wake a worker: a hint, from reads that lock nothing. A group with a row
 -- is in line already, and its worker will come to the job. One function for all groups of an
 -- enqueue, and for its jobs without a group.

@@ -19,9 +19,9 @@ pub(crate) enum CronMistake {
 
 /// The times of a cron expression.
 ///
-/// An hour by number (`30 2 * * *`, `0 2,14 * * *`) means a time of day: a time that the clock leaves
-/// out comes right after the gap, and a time that the clock repeats comes once. Any hour (`0 * * * *`,
-/// `0 */2 * * *`) follows the clock.
+/// An hour by number (`30 2 * * *`, `0 2,14 * * *`) means a time of day: a time that the clock
+/// leaves out comes right after the gap, and a time that the clock repeats comes once. Any hour
+/// (`0 * * * *`, `0 */2 * * *`) follows the clock.
 #[derive(Debug, Clone)]
 pub(crate) struct CronTimes {
     cron: Cron,
@@ -72,7 +72,8 @@ impl CronTimes {
         }
     }
 
-    /// Returns when the clock first shows this time of day, or a later one if it leaves this one out.
+    /// Returns when the clock first shows this time of day, or a later one if it leaves this one
+    /// out.
     fn comes(&self, of_day: &NaiveDateTime) -> Option<DateTime<Utc>> {
         let shown = self.zone.from_local_datetime(of_day).earliest();
         let shown = shown.or_else(|| GapInfo::new(of_day, &self.zone)?.end);
@@ -102,7 +103,9 @@ fn check_steps(fields: &[&str]) -> Result<(), CronMistake> {
                 _ => pattern.days_of_week,
             };
             if values.values().len() < 2 && !values.has_modifiers() {
-                return Err(CronMistake::Spec(format!("the step of {part} is larger than its range")));
+                return Err(CronMistake::Spec(format!(
+                    "the step of {part} is larger than its range"
+                )));
             }
         }
     }
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn lists_and_ranges_of_hours_mean_times_of_day() {
-        // In Berlin, from midnight on: on the day that leaves 2:00 to 3:00 out, on the day that repeats it.
+        // In Berlin: on the day that leaves 2:00 to 3:00 out, and on the day that repeats it.
         let cases = [
             ("30 2 * * *", &["01:00"][..], &["00:30"][..]),
             ("0 2,14 * * *", &["01:00", "12:00"], &["00:00", "13:00"]),
@@ -208,9 +211,16 @@ mod tests {
 
     #[test]
     fn a_step_larger_than_its_range_is_refused() {
-        for spec in ["*/70 * * * *", "*/60 * * * *", "0 */24 * * *", "0 0 */40 * *", "0 0 1 */12 *",
-            "10-12/5 * * * *", "0,10-12/5 * * * *", "0 0 * * 1-2/3"]
-        {
+        for spec in [
+            "*/70 * * * *",
+            "*/60 * * * *",
+            "0 */24 * * *",
+            "0 0 */40 * *",
+            "0 0 1 */12 *",
+            "10-12/5 * * * *",
+            "0,10-12/5 * * * *",
+            "0 0 * * 1-2/3",
+        ] {
             let error = CronTimes::new(spec, "UTC").err();
             assert!(
                 matches!(&error, Some(CronMistake::Spec(said)) if said.contains("larger than its range")),

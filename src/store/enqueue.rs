@@ -232,7 +232,7 @@ fn rows(names: &Names, many: bool) -> SelectStatement {
 
 /// Wakes the queues with idle groups: a hint. See the schema's function `seems_idle`.
 fn woken(names: &Names) -> SelectStatement {
-    let seems_idle = names.quoted("seems_idle");
+    let (wake, seems_idle) = (names.quoted("wake"), names.quoted("seems_idle"));
     let mut due = select();
     due.column("queue")
         .expr_as(sql("array_agg(group_id) filter (where group_id is not null)"), "groups")
@@ -242,7 +242,7 @@ fn woken(names: &Names) -> SelectStatement {
         .and_where(sql("flagged or group_id is null"))
         .group_by_col("queue");
     select()
-        .expr(sql("count(pg_notify(?23, queue))"))
+        .expr(sql(format!("count({wake}(queue))")))
         .from_subquery(due, "due")
         .and_where(sql(format!("{seems_idle}(queue, groups, plain)")))
         .to_owned()
@@ -251,10 +251,11 @@ fn woken(names: &Names) -> SelectStatement {
 /// The same for the row that was inserted. The session's own setting is read first: `seems_idle`, a
 /// function with queries of its own, costs more.
 fn woken_by_one(names: &Names) -> Expr {
-    let (saw_burst, seems_idle) = (names.quoted("saw_burst"), names.quoted("seems_idle"));
+    let [wake, saw_burst, seems_idle] =
+        ["wake", "saw_burst", "seems_idle"].map(|function| names.quoted(function));
     sql(format!(
         "case when run_at <= clock_timestamp() and (group_id is null or {saw_burst}(queue) is not true) \
-         and {seems_idle}(queue, array[group_id], group_id is null) then pg_notify(?22, queue) end"
+         and {seems_idle}(queue, array[group_id], group_id is null) then {wake}(queue) end"
     ))
 }
 
@@ -425,16 +426,13 @@ impl Store {
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
         let (one, many) = if notify { (&ONE_NOTIFIED, &MANY_NOTIFIED) } else { (&ONE, &MANY) };
         let enqueueing = Enqueueing::new(jobs.iter().map(|job| &*job.queue));
-        let mut query = match (jobs.pop(), jobs.is_empty()) {
+        let query = match (jobs.pop(), jobs.is_empty()) {
             (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
                 jobs.extend(last);
                 bind_many(self.query(many), jobs)
             }
         };
-        if notify {
-            query = query.bind(self.names.channel());
-        }
         let rows = query.fetch_all(executor).await?;
         let answers = rows
             .iter()

@@ -70,7 +70,7 @@ const RELATIONS: [&str; 17] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 56] = [
+const FUNCTIONS: [&str; 57] = [
     "abort",
     "ack",
     "adopt",
@@ -127,6 +127,7 @@ const FUNCTIONS: [&str; 56] = [
     "saw_burst",
     "server_since",
     "this_server",
+    "wake",
 ];
 
 const SCHEMA: &str = "odd \"schema\" $1 ?2";

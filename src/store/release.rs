@@ -58,7 +58,7 @@ statements! {
         &[("free", FREE_JOB), ("claimed", CLAIMED)],
     );
 
-    WAKE_OTHERS = |_| "select pg_notify($1, $2)".to_owned();
+    WAKE_OTHERS = |names| names.sql("select {wake}($1)");
 
     /// Frees their groups and puts them before all groups that are ready: there they were. Each
     /// keeps its slot.
@@ -123,7 +123,7 @@ impl Store {
             free.execute(&mut *conn).await?;
         }
         if !locked.is_empty() {
-            let wake = self.query(&WAKE_OTHERS).bind(self.names.channel()).bind(queue);
+            let wake = self.query(&WAKE_OTHERS).bind(queue);
             wake.execute(&mut *conn).await?;
         }
         let mut over = locked.clone();

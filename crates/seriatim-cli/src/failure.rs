@@ -128,6 +128,7 @@ impl From<ControlError> for Failure {
             | ControlError::MayNotAbort { .. }
             | ControlError::HaltedBy { .. }
             | ControlError::DeadLetter { .. }
+            | ControlError::Moved { .. }
             | ControlError::MoveTaskRuns { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) | ControlError::Schedule(_) => {

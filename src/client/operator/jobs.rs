@@ -62,7 +62,8 @@ impl Operator {
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is neither failed nor
     /// cancelled; [`ControlError::Busy`] if another transaction is changing it;
     /// [`ControlError::Parked`] if others were parked with it; [`ControlError::DeadLetter`] if it
-    /// waits in a dead-letter queue; [`ControlError::Database`].
+    /// waits in a dead-letter queue; [`ControlError::Moved`] if it was moved to another queue;
+    /// [`ControlError::Database`].
     pub async fn retry(
         &self,
         executor: impl PgExecutor<'_>,
@@ -71,6 +72,9 @@ impl Operator {
         let report = self.store().retry(executor, job, self.acting()).await?;
         if report.parked {
             return Err(ControlError::Parked { id: job });
+        }
+        if let Some((queue, moved_as)) = report.moved {
+            return Err(ControlError::Moved { id: job, queue, moved_as });
         }
         if !report.done {
             check_no_dead_letter(&report, job, "retried")?;

@@ -10,7 +10,7 @@ use crate::store::store::Store;
 
 statements! {
     CANCEL = |names| names.sql("select status, done from {cancel}($1, $2, $3)");
-    RETRY = |names| names.sql("select status, done, parked, overtaken, dead_letter_of from {retry}($1, $2, $3)");
+    RETRY = |names| names.sql("select * from {retry}($1, $2, $3)");
     SKIP = |names| names.sql("select status, done, halted_by, busy, dead_letter_of from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
@@ -39,6 +39,8 @@ pub(crate) struct RequestReport {
     /// The queue that the job failed in, if it waits in a dead-letter queue. So it was left alone,
     /// unless a retry has brought it back there.
     pub(crate) dead_letter_of: Option<String>,
+    /// The queue that the job was moved to, and its number there. So it was left alone.
+    pub(crate) moved: Option<(String, i64)>,
     /// A retry's later jobs that have run; otherwise 0.
     pub(crate) overtaken: u64,
     /// The job that has halted the group, if it is another one: so this one was left alone.
@@ -79,7 +81,8 @@ impl Store {
         let parked = row.try_get::<Option<bool>, _>("parked")?.unwrap_or_default();
         let dead_letter_of = row.try_get("dead_letter_of")?;
         let overtaken = overtaken.unsigned_abs();
-        Ok(RequestReport { parked, dead_letter_of, overtaken, ..report(&row)? })
+        let moved = row.try_get::<Option<_>, _>("moved_to")?.zip(row.try_get("moved_as")?);
+        Ok(RequestReport { parked, dead_letter_of, moved, overtaken, ..report(&row)? })
     }
 
     pub(crate) async fn skip(

@@ -9,6 +9,7 @@ mod failovers;
 #[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
 mod faults;
 mod following;
+mod full_notify_queue;
 mod led_elsewhere;
 mod lost_answers;
 mod narrow_link;

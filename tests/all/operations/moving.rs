@@ -46,6 +46,11 @@ async fn moved_jobs_run_in_their_order_at_the_end_of_their_groups() {
     assert_eq!(message, format!("moved to queue \"orders\" as job {}", moved[0].1));
     let advice = ann.client().explain_job(pool, ids[0]).await.unwrap().unwrap().advice().unwrap();
     assert!(advice.contains("would do its work twice"), "{advice}");
+    // A retry would run it twice.
+    let error = ann.retry(pool, ids[0]).await.unwrap_err();
+    let words =
+        format!("job {} was moved to queue \"orders\" as job {1}: retry {1}", ids[0], moved[0].1);
+    assert_eq!(error.to_string(), words);
     let operation = &ann.client().operations(pool, None, 1).await.unwrap()[0];
     assert_eq!((&*operation.action, operation.affected), ("move", 16));
     assert_eq!(operation.reason.as_deref(), Some("mistyped (to queue \"orders\")"));

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::Row;
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, timeout};
 
 use crate::commands::doctor::finding::{Finding, Findings};
+use crate::commands::doctor::transactions::age;
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -73,13 +75,56 @@ pub(super) async fn pooler(session: &Session) -> Result<Vec<Finding>, Failure> {
 }
 
 async fn backend(query: sqlx::RawSql, conn: &mut sqlx::PgConnection) -> Result<i32, sqlx::Error> {
-    use sqlx::Row;
     query.fetch_one(conn).await?.try_get(0)
+}
+
+/// How full the server's queue of notifications may be. From one half on no wake-up is sent.
+const FULL: f64 = 0.25;
+
+/// Looks at the server's queue of notifications, which a session that listens and stays in a
+/// transaction keeps from being emptied. Who listens is not seen from outside.
+async fn is_queue_full(session: &Session, findings: &mut Findings) -> Result<bool, Failure> {
+    let mut tx = session.read().await?;
+    let statement = "select pg_notification_queue_usage(), a.pid, coalesce(a.usename::text, '?'), \
+           coalesce(a.datname::text, '?'), coalesce(a.application_name, ''), coalesce(a.state, '?'), \
+           extract(epoch from clock_timestamp() - a.xact_start)::float8 \
+         from (values (1)) once left join lateral (select * from pg_catalog.pg_stat_activity a \
+           where a.xact_start is not null and a.backend_type = 'client backend' and a.pid <> pg_backend_pid() \
+           order by a.xact_start limit 1) a on true";
+    let row = sqlx::query(statement).persistent(false).fetch_one(&mut *tx).await?;
+    let usage: f64 = row.try_get(0)?;
+    if usage < FULL {
+        return Ok(false);
+    }
+    let is_full = format!(
+        "the server's queue of notifications is {:.0} % full, as some session listens and stays in a \
+         transaction: from 50 % on no wake-up is sent, and jobs wait for the poll",
+        usage * 100.0
+    );
+    let Some(pid) = row.try_get::<Option<i32>, _>(1)? else {
+        findings.problem(is_full, "end sessions that listen and are idle in a transaction");
+        return Ok(true);
+    };
+    let (user, database): (String, String) = (row.try_get(2)?, row.try_get(3)?);
+    let (program, state): (String, String) = (row.try_get(4)?, row.try_get(5)?);
+    findings.problem(
+        format!(
+            "{is_full}. The oldest transaction is of session {pid} of {user:?} in database {database:?} \
+             ({program:?}, {state}), open for {}",
+            age(row.try_get(6)?)
+        ),
+        format!("select pg_terminate_backend({pid});"),
+    );
+    Ok(true)
 }
 
 /// Sends itself a notification, on a channel of its own.
 pub(super) async fn wake_ups(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("wake-ups");
+    // When it is full, this notification would fail.
+    if is_queue_full(session, &mut findings).await? {
+        return Ok(findings.found);
+    }
     let channel = format!("seriatim_doctor_{:016x}", fastrand::u64(..));
     let mut listener = PgListener::connect_with(&session.pool).await?;
     listener.listen(&channel).await?;
@@ -96,8 +141,7 @@ pub(super) async fn wake_ups(session: &Session) -> Result<Vec<Finding>, Failure>
         }
         Err(_) => findings.problem(
             "a notification does not arrive: idle workers find jobs only by polling",
-            "see whether a transaction pooler stands between; else restart the server, whose \
-             queue of notifications may be full (select pg_notification_queue_usage();)",
+            "see whether a transaction pooler stands between",
         ),
     }
     Ok(findings.found)

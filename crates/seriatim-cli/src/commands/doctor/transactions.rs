@@ -122,6 +122,6 @@ pub(super) async fn lockers(session: &Session) -> Result<Vec<Finding>, Failure> 
     Ok(findings.or_fine("none has held jobs or groups for 10 min"))
 }
 
-fn age(seconds: f64) -> String {
+pub(super) fn age(seconds: f64) -> String {
     in_words(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
 }
