@@ -79,6 +79,44 @@ pub enum MigrateError {
         /// The option that must be off while the schema is made.
         option: &'static str,
     },
+    /// The database cannot store every character.
+    #[error(
+        "database {database:?} has the encoding {encoding}, and seriatim needs UTF8, because names, data and error messages may contain any character: make another database with `create database NAME encoding 'UTF8' template template0 lc_collate 'C' lc_ctype 'C'`, or the cluster with `initdb -E UTF8`"
+    )]
+    Encoding {
+        /// The database.
+        database: String,
+        /// Its encoding.
+        encoding: String,
+    },
+    /// There are tables, and the table `migration` is empty or missing.
+    #[error(
+        "schema {schema:?} has tables, but no record of its version: the table `migration` is missing or empty, as after `pg_dump --schema-only`, or when a test suite truncates all tables. If the schema has no jobs to keep, drop it and call migrate() again; otherwise copy the table `migration` from the database that the schema came from"
+    )]
+    NoVersion {
+        /// The schema.
+        schema: String,
+    },
+    /// The table `adoption_lock` is empty, so no group can start.
+    #[error(
+        "the table `adoption_lock` of schema {schema:?} is empty, so no group can start: call migrate() (or run `seriatim migrate`), which fills it again"
+    )]
+    NoLocks {
+        /// The schema.
+        schema: String,
+    },
+    /// Row security hides every row of a table from the role.
+    #[error(
+        "row security hides every row of table {table:?} in schema {schema:?} from role {role:?}: no policy lets the role see them. Run `alter table \"{schema}\".\"{table}\" disable row level security` for each table of the schema, or connect as a role with BYPASSRLS"
+    )]
+    RowSecurity {
+        /// The schema.
+        schema: String,
+        /// The first table that is hidden.
+        table: String,
+        /// The role.
+        role: String,
+    },
     /// A migration failed.
     #[error("could not migrate schema {schema:?}{}: {}", named(step.as_deref()), reason(source))]
     Database {
@@ -462,8 +500,8 @@ pub enum StartError {
         /// The version of this crate.
         needed: i64,
     },
-    /// This program cannot run on the schema: [`MigrateError::Newer`] or
-    /// [`MigrateError::Distributed`].
+    /// This program cannot run on the schema: it is too new, Citus distributes it, its rows are
+    /// missing or hidden, or its database is not UTF8.
     #[error("the processor cannot start: {0}")]
     UnusableSchema(#[source] MigrateError),
     /// The role of the pool lacks rights that a processor needs.

@@ -39,7 +39,8 @@ begin
     perform from {schema}.adoption_lock l limit 1;
     if not found then
       raise exception 'the table adoption_lock is empty: no group can be adopted' using errcode = '55000',
-        hint = 'It came without its rows: insert into adoption_lock select generate_series(0, 65535)';
+        hint = format('Its rows are missing: insert into %I.adoption_lock select generate_series(0, 65535)',
+          {schema_text});
     end if;
   end if;
   return locked;

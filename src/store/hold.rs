@@ -15,7 +15,7 @@ use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
 use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
-use crate::store::session::{BEGIN, SessionLimits, knows_transaction_timeout, notice};
+use crate::store::session::{BEGIN, SessionLimits, no_transaction_timeout, notice};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -209,8 +209,7 @@ fn session_text(names: &Names) -> String {
 
 /// The begin of a hold's transaction: `begin`, and what it sets.
 fn begin_text(conn: &PgConnection, begin: &str) -> String {
-    let knows = knows_transaction_timeout(conn);
-    format!("{begin}{}", if knows { "; set local transaction_timeout = 0" } else { "" })
+    format!("{begin}{}", no_transaction_timeout(conn))
 }
 
 impl Store {

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use crate::error::MigrateError;
 use crate::job::shard::ShardId;
 use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text, view};
+use crate::store::session::no_transaction_timeout;
 use crate::store::shard::{PAUSE, TRIES};
 use crate::store::{Names, Store, gave_up_waiting};
 
@@ -55,6 +56,8 @@ const BEGIN: &str = "begin isolation level read committed read write\
     ; set local idle_in_transaction_session_timeout = 0; set local client_min_messages = warning\
     ; set local standard_conforming_strings = on; set local check_function_bodies = on; ";
 const BEGIN_READ: &str = "begin isolation level read committed read only; ";
+/// The encoding that a database needs.
+const UTF8: &str = "UTF8";
 
 /// The steps and the functions with which a version of the library makes a schema.
 #[derive(Debug, Clone)]
@@ -123,7 +126,7 @@ impl Store {
         conn: &mut PgConnection,
         release: &Release,
     ) -> Result<(), MigrateError> {
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         // Nothing to do, and no right to create anything is needed.
         if !self
             .in_transaction(conn, begin, async |conn| self.is_to_do(conn, release).await)
@@ -131,7 +134,7 @@ impl Store {
         {
             return Ok(());
         }
-        let begin = format!("{BEGIN}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN);
         self.in_transaction(conn, begin, async |conn| self.apply(conn, release).await).await
     }
 
@@ -146,14 +149,14 @@ impl Store {
         if self.has_shard(&mut *conn, shard).await? {
             return Ok(());
         }
-        let begin = || format!("{BEGIN}set local lock_timeout = 100; {}", self.search_path());
+        let begin = format!("{}; set local lock_timeout = 100", self.begin(conn, BEGIN));
         let number = async |conn: &mut PgConnection| {
             self.lock_out_migrations(conn).await?;
             self.set_shard(conn, shard).await
         };
         let mut tries = 1;
         loop {
-            match self.in_transaction(&mut *conn, begin(), number).await {
+            match self.in_transaction(&mut *conn, begin.clone(), number).await {
                 Err(MigrateError::Database { source, .. })
                     if tries < TRIES && gave_up_waiting(&source) =>
                 {
@@ -170,7 +173,7 @@ impl Store {
         &self,
         conn: &mut PgConnection,
     ) -> Result<Option<ShardId>, MigrateError> {
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         self.in_transaction(conn, begin, async |conn| self.shard(conn).await).await
     }
 
@@ -183,7 +186,7 @@ impl Store {
         conn: &mut PgConnection,
         shard: ShardId,
     ) -> Result<bool, MigrateError> {
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         self.in_transaction(conn, begin, async |conn| self.is_shard(conn, shard).await).await
     }
 
@@ -197,22 +200,27 @@ impl Store {
         conn: &mut PgConnection,
         shard: Option<ShardId>,
     ) -> Result<SchemaState, MigrateError> {
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         let ask = async |conn: &mut PgConnection| {
+            self.refuse_encoding(conn).await?;
             self.refuse_distributed(conn).await?;
             // First: a role may do everything but read the versions.
             if let Some(shard) = shard {
                 self.check_shard(conn, shard).await?;
             }
             let applied = self.applied(conn).await?;
-            self.state_of(&applied, &STEPS)
+            let state = self.state_of(&applied, &STEPS)?;
+            if state == SchemaState::Equal && self.lacks_locks(conn).await? {
+                return Err(MigrateError::NoLocks { schema: self.names.schema().to_owned() });
+            }
+            Ok(state)
         };
         self.in_transaction(conn, begin, ask).await
     }
 
     /// Whether [`migrate`](Self::migrate) would change nothing.
     pub(crate) async fn is_migrated(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         let to_do = async |conn: &mut PgConnection| self.is_to_do(conn, &Release::this()).await;
         self.in_transaction(conn, begin, to_do).await.map(|to_do| !to_do)
     }
@@ -223,28 +231,27 @@ impl Store {
         conn: &mut PgConnection,
     ) -> Result<Option<String>, MigrateError> {
         let release = Release::this();
-        let begin = format!("{BEGIN_READ}{}", self.search_path());
+        let begin = self.begin(conn, BEGIN_READ);
         let script = async |conn: &mut PgConnection| {
             if !self.is_to_do(conn, &release).await? {
                 return Ok(None);
             }
             let applied = self.applied(conn).await?;
-            Ok(Some(self.script(&applied, &release)))
+            Ok(Some(self.script(&self.begin(conn, BEGIN), &applied, &release)))
         };
         self.in_transaction(conn, begin, script).await
     }
 
     /// The same steps as [`apply`](Self::apply), for a session that does not read their answers.
-    fn script(&self, applied: &[Applied], release: &Release) -> String {
+    fn script(&self, begin: &str, applied: &[Applied], release: &Release) -> String {
         let quoted = self.quoted_schema();
         let migration = self.names.quoted("migration");
         let before = applied.last();
         let from = before.map_or(0, |newest| newest.version);
         let lock = quoted_text(&format!("seriatim migrate {quoted}"));
         let mut script = format!(
-            "{BEGIN}{};\nselect pg_advisory_xact_lock(hashtextextended({lock}, 0));\n\
-             create schema if not exists {quoted};\n",
-            self.search_path()
+            "{begin};\nselect pg_advisory_xact_lock(hashtextextended({lock}, 0));\n\
+             create schema if not exists {quoted};\n"
         );
         for step in release.steps.iter().filter(|step| step.version > from) {
             let Step { version, description, sql, compatible_from } = step;
@@ -283,8 +290,9 @@ impl Store {
         let made = quoted_text(&serde_json::Value::Object(made).to_string());
         _ = writeln!(
             script,
-            "update {migration} set functions = {made} where version = {};\ncommit;",
-            release.version()
+            "update {migration} set functions = {made} where version = {};\n{}\ncommit;",
+            release.version(),
+            self.fill_tables()
         );
         script
     }
@@ -313,6 +321,12 @@ impl Store {
         }
     }
 
+    /// Returns what begins a transaction of a migration. None of the session's timeouts ends it.
+    fn begin(&self, conn: &PgConnection, begin: &str) -> String {
+        let no_limit = no_transaction_timeout(conn);
+        format!("{begin}{}{no_limit}", self.search_path())
+    }
+
     /// Names of types and functions mean the schema's. A temporary table of the session must not
     /// stand in for one of its.
     fn search_path(&self) -> String {
@@ -325,6 +339,7 @@ impl Store {
         conn: &mut PgConnection,
         release: &Release,
     ) -> Result<bool, MigrateError> {
+        self.refuse_encoding(conn).await?;
         self.refuse_distributed(conn).await?;
         let applied = self.applied(conn).await?;
         match self.state_of(&applied, &release.steps)? {
@@ -346,7 +361,7 @@ impl Store {
             return Ok(true);
         };
         self.compare_functions(conn, recorded, release).await?;
-        Ok(false)
+        self.lacks_locks(conn).await
     }
 
     /// How a schema stands to a program that knows these steps.
@@ -478,7 +493,38 @@ impl Store {
         }
         let recorded = before.and_then(|newest| newest.functions.clone()).unwrap_or_default();
         self.make_functions(conn, &recorded, release).await?;
+        let fill = AssertSqlSafe(self.fill_tables());
+        sqlx::raw_sql(fill).execute(&mut *conn).await.map_err(failed)?;
         self.refuse_distributed(conn).await
+    }
+
+    /// Fills the tables without whose rows nothing works, if they came without them: a copy of the
+    /// schema alone, or a test suite that truncates all tables.
+    fn fill_tables(&self) -> String {
+        self.names.sql(
+            "insert into {adoption_lock} select n from generate_series(0, 65535) n
+            where not exists (select from {adoption_lock});
+            insert into {sqs_secret}
+            select sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'))
+            where not exists (select from {sqs_secret});
+            ",
+        )
+    }
+
+    /// Returns whether the table `adoption_lock` is empty. A role that may not read it adopts no
+    /// group.
+    async fn lacks_locks(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
+        let failed = |source| self.failed(source);
+        let table = self.names.quoted("adoption_lock");
+        let readable = "select coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'select'), false)";
+        let readable = sqlx::query(readable).persistent(false).bind(&table);
+        let row = readable.fetch_one(&mut *conn).await;
+        if !row.and_then(|row| row.try_get::<bool, _>(0)).map_err(failed)? {
+            return Ok(false);
+        }
+        let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
+        let row = sqlx::query(empty).persistent(false).fetch_one(conn).await;
+        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
     async fn lock_out_migrations(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
@@ -562,19 +608,33 @@ impl Store {
     }
 
     /// Returns the applied steps, oldest first; none if there are no tables.
+    ///
+    /// # Errors
+    /// [`MigrateError::NoVersion`] if there are tables, and no versions;
+    /// [`MigrateError::RowSecurity`] if row security hides all rows of a table from the role.
     async fn applied(&self, conn: &mut PgConnection) -> Result<Vec<Applied>, MigrateError> {
         let failed = |source| self.failed(source);
         let table = self.names.quoted("migration");
-        let there = sqlx::query("select pg_catalog.to_regclass($1) is not null").persistent(false);
-        let there = there.bind(&table).fetch_one(&mut *conn).await.and_then(|row| row.try_get(0));
-        if !there.map_err(failed)? {
+        let there =
+            "select pg_catalog.to_regclass($1) is not null, pg_catalog.to_regclass($2) is not null";
+        let there =
+            sqlx::query(there).persistent(false).bind(&table).bind(self.names.quoted("job"));
+        let there = there.fetch_one(&mut *conn).await.map_err(failed)?;
+        if !there.try_get::<bool, _>(0).map_err(failed)? {
+            if there.try_get(1).map_err(failed)? {
+                return Err(MigrateError::NoVersion { schema: self.names.schema().to_owned() });
+            }
             return Ok(Vec::new());
         }
+        self.refuse_row_security(conn).await?;
         let rows = format!(
             "select version, checksum, compatible_from, functions from {table} order by version"
         );
         let rows = sqlx::query(AssertSqlSafe(rows)).persistent(false).fetch_all(conn).await;
         let rows = rows.map_err(failed)?;
+        if rows.is_empty() {
+            return Err(MigrateError::NoVersion { schema: self.names.schema().to_owned() });
+        }
         let applied = rows.iter().map(|row| {
             let functions: Option<Json<_>> = row.try_get("functions")?;
             Ok(Applied {
@@ -585,6 +645,40 @@ impl Store {
             })
         });
         applied.collect::<Result<_, sqlx::Error>>().map_err(failed)
+    }
+
+    /// Refuses a database that cannot store every character. Comments of the migrations have some,
+    /// so this comes before everything.
+    async fn refuse_encoding(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
+        let failed = |source| self.failed(source);
+        let encoding =
+            "select pg_catalog.getdatabaseencoding()::text, pg_catalog.current_database()::text";
+        let row = sqlx::query(encoding).persistent(false).fetch_one(conn).await.map_err(failed)?;
+        let encoding: String = row.try_get(0).map_err(failed)?;
+        if encoding == UTF8 {
+            return Ok(());
+        }
+        Err(MigrateError::Encoding { database: row.try_get(1).map_err(failed)?, encoding })
+    }
+
+    /// Refuses a schema if row security hides every row of a table: it is on for this role, and
+    /// there is no policy.
+    async fn refuse_row_security(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
+        let failed = |source| self.failed(source);
+        let hidden = "select c.relname::text, current_user::text from pg_catalog.pg_class c \
+             where c.relnamespace = pg_catalog.to_regnamespace($1)::oid and c.relkind = 'r' \
+               and c.relrowsecurity and pg_catalog.row_security_active(c.oid) \
+               and not exists (select from pg_catalog.pg_policy p where p.polrelid = c.oid) \
+             order by c.relname <> 'migration', 1 limit 1";
+        let hidden = sqlx::query(hidden).persistent(false).bind(self.quoted_schema());
+        match hidden.fetch_optional(conn).await.map_err(failed)? {
+            None => Ok(()),
+            Some(row) => Err(MigrateError::RowSecurity {
+                schema: self.names.schema().to_owned(),
+                table: row.try_get(0).map_err(failed)?,
+                role: row.try_get(1).map_err(failed)?,
+            }),
+        }
     }
 
     /// Refuses a schema with tables that Citus knows. It plans every statement on those, also on

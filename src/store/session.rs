@@ -70,19 +70,12 @@ pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Err
 
 /// Returns what begins a short transaction, for one message with the work and the commit in it.
 pub(crate) fn short(conn: &PgConnection) -> String {
-    let mut statement = format!("{BEGIN}{SHORT}{PINNED_PLANS}");
-    if knows_transaction_timeout(conn) {
-        statement.push_str("; set local transaction_timeout = 0");
-    }
-    statement
+    format!("{BEGIN}{SHORT}{PINNED_PLANS}{}", no_transaction_timeout(conn))
 }
 
 /// Begins the transaction that a handler runs in. Not cancel safe, as [`begin_short`].
 pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let mut statement = format!("{BEGIN}{LONG}{PINNED_PLANS}");
-    if knows_transaction_timeout(conn) {
-        statement.push_str("; set local transaction_timeout = 0");
-    }
+    let statement = format!("{BEGIN}{LONG}{PINNED_PLANS}{}", no_transaction_timeout(conn));
     begin(conn, statement).await
 }
 
@@ -158,8 +151,10 @@ async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::E
     PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
 
-pub(crate) fn knows_transaction_timeout(conn: &PgConnection) -> bool {
-    conn.server_version_num().is_some_and(|version| version >= TRANSACTION_TIMEOUT_SINCE)
+/// Returns what lets a transaction last as long as it takes, in a text of statements.
+pub(crate) fn no_transaction_timeout(conn: &PgConnection) -> &'static str {
+    let knows = conn.server_version_num().is_some_and(|v| v >= TRANSACTION_TIMEOUT_SINCE);
+    if knows { "; set local transaction_timeout = 0" } else { "" }
 }
 
 /// 25006, or 0A000 where a standby refuses the begin of a transaction that writes: the server

@@ -559,3 +559,136 @@ async fn a_migration_that_citus_distributes_is_undone() {
     assert!(matches!(error, MigrateError::Distributed { .. }), "{error:?}");
     assert!(tables(pool, "seriatim").await.is_empty());
 }
+
+#[tokio::test]
+async fn a_database_of_another_encoding_is_refused_in_words() {
+    let database = database().await;
+    for encoding in ["SQL_ASCII", "LATIN1", "EUC_JP", "WIN1252"] {
+        let name = format!("{}_{}", database.name(), encoding.to_lowercase());
+        let create = format!(
+            "create database {name} encoding '{encoding}' template template0 lc_collate 'C' lc_ctype 'C'"
+        );
+        by_hand(database.pool(), create).await;
+        let pool = PgPoolOptions::new().connect(&database.server().url_of(&name)).await.unwrap();
+        let client = Client::default();
+        let errors = [
+            chain(&client.migrate(&pool).await.unwrap_err()),
+            chain(&client.is_migrated(&pool).await.unwrap_err()),
+            chain(&client.migration_sql(&pool).await.unwrap_err()),
+            chain(&started_on(&pool).await),
+        ];
+        for error in errors {
+            for words in [&*format!("has the encoding {encoding}"), "UTF8", "create database NAME"]
+            {
+                assert!(error.contains(words), "{words} in {error}");
+            }
+        }
+        pool.close().await;
+        by_hand(database.pool(), format!("drop database {name}")).await;
+    }
+}
+
+/// Why a processor does not start on that database.
+async fn started_on(pool: &PgPool) -> seriatim::StartError {
+    let run = handler(async |_, _| Ok(json!(1)));
+    let built = seriatim::Processor::builder(pool.clone())
+        .queue(queue("q").concurrency(1), run)
+        .build()
+        .unwrap();
+    built.start().await.expect_err("it must not start")
+}
+
+/// A migration of more than the timeout.
+#[tokio::test]
+async fn no_timeout_of_transactions_ends_a_migration() {
+    let database = bare().await;
+    let pool = database.pool();
+    let number: i32 = value(pool, "select current_setting('server_version_num')::integer").await;
+    if number < 170_000 {
+        return;
+    }
+    by_hand(pool, format!("alter database {} set transaction_timeout = '20ms'", database.name()))
+        .await;
+    let limited = database.pool_with(PgPoolOptions::new()).await.unwrap();
+    let script = Client::default().migration_sql(&limited).await.unwrap().unwrap();
+    assert!(script.contains("set local transaction_timeout = 0"));
+    seriatim::migrate(&limited).await.unwrap();
+    seriatim::migrate(&limited).await.expect("and again");
+    assert_eq!(tables(pool, "seriatim").await, TABLES);
+}
+
+/// `pg_dump --schema-only | psql`, and a test suite that truncates every table.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_without_its_rows_is_named() {
+    let database = database().await;
+    let pool = database.pool();
+    for lost in ["truncate seriatim.migration", "drop table seriatim.migration"] {
+        by_hand(pool, lost).await;
+        let client = Client::default();
+        let errors = [
+            chain(&client.migrate(pool).await.unwrap_err()),
+            chain(&client.is_migrated(pool).await.unwrap_err()),
+            chain(&started_on(pool).await),
+        ];
+        for error in errors {
+            for words in ["`migration` is missing or empty", "--schema-only", "drop it"] {
+                assert!(error.contains(words), "{words} in {error}");
+            }
+        }
+    }
+    by_hand(pool, "drop schema seriatim cascade").await;
+    seriatim::migrate(pool).await.expect("as the error advises");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_fills_tables_that_came_without_their_rows() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "truncate seriatim.adoption_lock, seriatim.sqs_secret, seriatim.server").await;
+    let error = chain(&started_on(pool).await);
+    assert!(error.contains("`adoption_lock`") && error.contains("migrate"), "{error}");
+    assert!(!Client::default().is_migrated(pool).await.unwrap());
+    // Until then the hint of the error is a statement that works as it is.
+    seriatim::enqueue(pool, job_of("q", "g", 1)).await.unwrap();
+    let refused = sqlx::query("select seriatim.receive('q')").execute(pool).await.unwrap_err();
+    let hint = refused.as_database_error().unwrap();
+    let hint = hint.downcast_ref::<sqlx::postgres::PgDatabaseError>().hint().unwrap().to_owned();
+    let statement = hint.split_once(": ").unwrap().1.to_owned();
+    by_hand(pool, statement).await;
+    by_hand(pool, "truncate seriatim.adoption_lock").await;
+
+    seriatim::migrate(pool).await.unwrap();
+    let rows = "select count(*) from seriatim.adoption_lock";
+    assert_eq!(value::<i64>(pool, rows).await, 65_536);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.sqs_secret").await, 1);
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.receive('q')").await, 1);
+}
+
+#[tokio::test]
+async fn row_security_without_a_policy_is_named() {
+    let database = database().await;
+    let pool = database.pool();
+    let role = Role::create(&database).await;
+    let Role { name, .. } = &role;
+    by_hand(
+        pool,
+        format!("grant select, insert, update, delete on all tables in schema seriatim to {name}"),
+    )
+    .await;
+    for table in ["migration", "job"] {
+        by_hand(pool, format!("alter table seriatim.{table} enable row level security")).await;
+        let errors = [
+            chain(&seriatim::migrate(&role.pool).await.unwrap_err()),
+            chain(&started_on(&role.pool).await),
+        ];
+        for error in errors {
+            let alter = format!("alter table \"seriatim\".\"{table}\" disable row level security");
+            for words in ["row security hides", name, &*alter] {
+                assert!(error.contains(words), "{words} in {error}");
+            }
+        }
+        seriatim::migrate(pool).await.expect("its owner sees the rows");
+        by_hand(pool, format!("alter table seriatim.{table} disable row level security")).await;
+    }
+    role.remove(&database).await;
+}

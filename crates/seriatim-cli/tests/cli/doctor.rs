@@ -301,3 +301,47 @@ async fn doctor_finds_claims_of_a_receiver_that_is_gone() {
     assert!(queues.contains("1 lapsed") && queues.contains("nobody has taken"), "{queues}");
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn doctor_names_a_schema_that_lost_its_rows() {
+    let cli = Cli::new().await;
+    let run = async |sql: &'static str| {
+        sqlx::raw_sql(sql).execute(cli.database.pool()).await.unwrap();
+    };
+    run("truncate seriatim.adoption_lock").await;
+    let found = cli.ends(ERROR, &["doctor"]).await;
+    assert!(found.out.contains("PROBLEM  schema: the table adoption_lock"), "{}", found.out);
+    cli.ends(DONE, &["migrate"]).await;
+    cli.ends(DONE, &["doctor"]).await;
+
+    run("truncate seriatim.migration").await;
+    let found = cli.ends(ERROR, &["doctor"]).await;
+    assert!(found.out.contains("PROBLEM  schema: schema \"seriatim\" has tables"), "{}", found.out);
+    assert!(found.out.contains("its table migration is missing or empty"), "{}", found.out);
+    let refused = cli.ends(REFUSED, &["migrate"]).await;
+    assert!(refused.err.contains("--schema-only"), "{}", refused.err);
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn doctor_names_a_database_that_is_not_utf8() {
+    let cli = Cli::new().await;
+    let name = format!("{}_latin1", cli.database.name());
+    let create = format!(
+        "create database {name} encoding 'LATIN1' template template0 lc_collate 'C' lc_ctype 'C'"
+    );
+    let run = async |sql: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(cli.database.pool()).await.unwrap();
+    };
+    run(create).await;
+    let url = cli.database.server().url_of(&name);
+    let found = ran(cli.command(&["doctor"]).env("DATABASE_URL", &url).output().await.unwrap());
+    assert_eq!(found.code, ERROR, "{}", found.err);
+    assert!(found.out.contains("has the encoding LATIN1"), "{}", found.out);
+    assert!(found.out.contains("-> create database NAME encoding 'UTF8'"), "{}", found.out);
+    let refused = ran(cli.command(&["migrate"]).env("DATABASE_URL", &url).output().await.unwrap());
+    assert_eq!(refused.code, REFUSED, "{}", refused.err);
+    assert!(refused.err.contains("LATIN1"), "{}", refused.err);
+    run(format!("drop database {name}")).await;
+    cli.remove().await;
+}

@@ -16,6 +16,15 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
     let program = program();
     let usable = match session.client.is_migrated(&session.pool).await {
         Ok(true) => true,
+        Ok(false) if lacks_locks(session).await => {
+            findings.problem(
+                format!(
+                    "the table adoption_lock of schema {schema:?} is empty, so no group can start"
+                ),
+                format!("{program} migrate # it fills the table again"),
+            );
+            true
+        }
         Ok(false) => {
             findings.problem(
                 format!("schema {schema:?} is missing, or older than this program"),
@@ -28,6 +37,38 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
                 .problem(error.to_string(), format!("{program} migrate --check # says it again"));
             true
         }
+        Err(MigrateError::Encoding { database, encoding }) => {
+            findings.problem(
+                format!(
+                    "database {database:?} has the encoding {encoding}, and seriatim needs UTF8"
+                ),
+                "create database NAME encoding 'UTF8' template template0 lc_collate 'C' lc_ctype 'C';",
+            );
+            false
+        }
+        Err(MigrateError::NoVersion { .. }) => {
+            findings.problem(
+                format!(
+                    "schema {schema:?} has tables, but its table migration is missing or empty: it \
+                     was copied without its rows, or its tables were truncated"
+                ),
+                format!(
+                    "without jobs to keep: drop schema \"{schema}\" cascade; then {program} migrate. \
+                     Otherwise: pg_dump --data-only -t '\"{schema}\".migration' OLD | psql NEW"
+                ),
+            );
+            false
+        }
+        Err(MigrateError::RowSecurity { table, role, .. }) => {
+            findings.problem(
+                format!("row security hides every row of table {table:?} from role {role:?}"),
+                format!(
+                    "alter table \"{schema}\".\"{table}\" disable row level security; -- and so for \
+                     each table of the schema, or connect as a role with BYPASSRLS"
+                ),
+            );
+            false
+        }
         Err(error) => {
             match Failure::from(error) {
                 Failure::Refused(message) => findings.not_made(message, None),
@@ -39,6 +80,14 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
         }
     };
     (usable, findings.or_fine(&format!("{schema:?} and its functions are those of this program")))
+}
+
+/// Returns whether the table of locks is there and empty.
+async fn lacks_locks(session: &Session) -> bool {
+    let table = session.table("adoption_lock");
+    let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
+    let empty = sqlx::query_scalar(empty).persistent(false).fetch_one(&session.pool).await;
+    empty.unwrap_or(false)
 }
 
 /// Tells what this role may do.
