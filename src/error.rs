@@ -730,6 +730,16 @@ pub enum BackgroundError {
         /// How long they have been due.
         waited: Duration,
     },
+    /// A background task of the processor panicked. It begins again after 1 s; until then the
+    /// processor is not [ready](crate::Running::health). Code of the application may be the cause,
+    /// such as a recorder of metrics or a subscriber of `tracing`. If not, please report it.
+    #[error("{task} panicked, and begins again: {panic}")]
+    Panicked {
+        /// The task, in words.
+        task: String,
+        /// The message of the panic.
+        panic: String,
+    },
     /// The watchdog found that the processor makes no progress. It ends the process now.
     #[error("the watchdog ends this process: {0}")]
     Stalled(Stall),
@@ -801,6 +811,7 @@ impl BackgroundError {
             Self::StoreSchedules(_) => "store_schedules",
             Self::Stranded { .. } => "stranded",
             Self::Unserved { .. } => "unserved",
+            Self::Panicked { .. } => "panicked",
             Self::Stalled(_) => "stalled",
             Self::NoWatchdog(_) => "no_watchdog",
             Self::HandlerBlocks { .. } => "handler_blocks",
@@ -815,6 +826,7 @@ impl BackgroundError {
     pub(crate) fn cause(&self) -> String {
         let queue = match self {
             Self::HandlerBlocks { queue, job, .. } => return format!("{queue} {job}"),
+            Self::Panicked { task, .. } => return task.clone(),
             Self::Connection { queue, .. }
             | Self::PoolExhausted { queue, .. }
             | Self::Claim { queue, .. }

@@ -1,11 +1,11 @@
 //! The event of an ended attempt, for the application's hook.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::job::caught::caught;
 use crate::job::job::Failure;
 use crate::job::json::{optional_seconds, seconds};
 use crate::job::outcome::EndedAs;
@@ -55,8 +55,8 @@ pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Calls the hook. A panic of it would end the caller, a worker or the settler.
 pub(crate) fn call(hook: &EventHook, event: &Event) {
-    if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
+    if let Err(panic) = caught(|| hook(event)) {
         let (queue, job) = (&*event.queue, event.job);
-        tracing::error!(target: "seriatim::node", queue, job, "the hook for events panicked");
+        tracing::error!(target: "seriatim::node", queue, job, panic, "the hook for events panicked");
     }
 }

@@ -55,16 +55,18 @@ fn is_shutdown(code: Option<&str>) -> bool {
     code.is_some_and(|code| code.starts_with("57P"))
 }
 
-pub(crate) fn run_result(result: Result<RunResult, Box<dyn std::any::Any + Send>>) -> RunResult {
-    match result {
-        Ok(result) => result,
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = text.unwrap_or_else(|| String::from("the handler panicked"));
-            RunResult::Broken(FailureKind::Panic, storable_text(&message))
+/// Returns the result of a run that may have panicked, with these words.
+pub(crate) fn run_result(result: Result<RunResult, String>) -> RunResult {
+    result.unwrap_or_else(|panic| RunResult::Broken(FailureKind::Panic, storable_text(&panic)))
+}
+
+/// Notes with a failure that the handler panicked as it was dropped.
+pub(crate) fn with_note(result: RunResult, panic: Option<&String>) -> RunResult {
+    match (result, panic) {
+        (RunResult::Broken(kind, message), Some(panic)) => {
+            let message = format!("{message}, and panicked as it was dropped: {panic}");
+            RunResult::Broken(kind, storable_text(&message))
         }
+        (result, _) => result,
     }
 }

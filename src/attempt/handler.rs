@@ -80,24 +80,26 @@ impl<H: JobHandler> JobHandler for Arc<H> {
 /// A handler without its types: JSON or raw bytes in, JSON out.
 #[async_trait]
 pub(crate) trait ErasedHandler: Send + Sync + 'static {
-    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult;
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> Result<RunResult, JobError>;
 }
 
 #[async_trait]
 impl<H: JobHandler> ErasedHandler for H {
-    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> RunResult {
+    async fn run(&self, job: &mut ActiveJob, data: &JobData) -> Result<RunResult, JobError> {
         let data = match data.decode() {
             Ok(data) => data,
-            Err(error) => return RunResult::Broken(FailureKind::Data, storable_text(&error)),
+            Err(error) => {
+                return Ok(RunResult::Broken(FailureKind::Data, storable_text(&error)));
+            }
         };
         let output = match self.handle(job, data).await {
             Ok(output) => output,
-            Err(error) => return RunResult::Failed(error.into()),
+            Err(error) => return Err(error.into()),
         };
         if let Some(delay) = job.again.take() {
-            return RunResult::Again(delay);
+            return Ok(RunResult::Again(delay));
         }
-        match serde_json::to_string(&output) {
+        Ok(match serde_json::to_string(&output) {
             Ok(json) if has_nul(&json) => {
                 let message = "the output has a NUL character in a string, which jsonb cannot hold";
                 RunResult::Broken(FailureKind::Output, message.to_owned())
@@ -112,6 +114,6 @@ impl<H: JobHandler> ErasedHandler for H {
             }
             Ok(json) => RunResult::Succeeded(json),
             Err(error) => RunResult::Broken(FailureKind::Output, storable(&error)),
-        }
+        })
     }
 }

@@ -103,7 +103,7 @@ impl fmt::Debug for Next<'_> {
 /// How a handler ended. Whether its attempt succeeded is known with the commit only.
 ///
 /// A [`Layer`] gets one from [`Next::run`]. It can make failures, and no success.
-pub struct Ended(pub(crate) RunResult);
+pub struct Ended(pub(crate) Result<RunResult, JobError>);
 
 impl Ended {
     /// Returns a failure that means: no further attempt.
@@ -118,7 +118,7 @@ impl Ended {
 
     /// Returns whether the handler returned `Ok`, and its output could be serialized.
     pub fn is_success(&self) -> bool {
-        self.0.keeps_writes()
+        self.0.as_ref().is_ok_and(RunResult::keeps_writes)
     }
 
     /// Returns for how long the handler puts the job off: by [`JobError::snooze`], or by
@@ -126,9 +126,9 @@ impl Ended {
     /// many becomes a failure ([`max_snoozes`](crate::QueueOptions::max_snoozes)).
     pub fn snoozed(&self) -> Option<Duration> {
         match &self.0 {
-            RunResult::Again(delay) => Some(*delay),
-            RunResult::Failed(error) => error.snoozed(),
-            _ => None,
+            Ok(RunResult::Again(delay)) => Some(*delay),
+            Ok(_) => None,
+            Err(error) => error.snoozed(),
         }
     }
 
@@ -136,10 +136,10 @@ impl Ended {
     /// layers as a panic, and a timeout drops them.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         match &self.0 {
-            RunResult::Failed(error) if error.snoozed().is_some() => None,
-            RunResult::Failed(error) => Some(error.kind()),
-            RunResult::Broken(kind, _) => Some(*kind),
-            _ => None,
+            Err(error) if error.snoozed().is_some() => None,
+            Err(error) => Some(error.kind()),
+            Ok(RunResult::Broken(kind, _)) => Some(*kind),
+            Ok(_) => None,
         }
     }
 
@@ -147,7 +147,7 @@ impl Ended {
     /// a snooze, and if the data or the output could not be read or written.
     pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0 {
-            RunResult::Failed(error) if error.snoozed().is_none() => Some(error.inner()),
+            Err(error) if error.snoozed().is_none() => Some(error.inner()),
             _ => None,
         }
     }
@@ -155,7 +155,7 @@ impl Ended {
 
 impl From<JobError> for Ended {
     fn from(error: JobError) -> Self {
-        Self(RunResult::Failed(error))
+        Self(Err(error))
     }
 }
 

@@ -102,7 +102,7 @@ impl<'a> PendingSuccesses<'a> {
                 return TurnEnd::Stays;
             }
             Some(Settled::Ended(end)) => end,
-            None => TurnEnd::Lost,
+            None => TurnEnd::Lost, // The settler panicked.
         };
         if end != TurnEnd::Lost {
             self.successes.drain(..recorded);

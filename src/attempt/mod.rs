@@ -19,6 +19,7 @@ pub(crate) mod release;
 mod reports;
 mod rest;
 mod run;
+mod run_caught;
 mod settle;
 pub(crate) mod settle_batch;
 mod settle_late;

@@ -2,13 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures::FutureExt;
 use sqlx::PgConnection;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,13 +15,14 @@ use tracing::{Instrument, Span};
 
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::failure::{ended_by_hand, run_result};
+use crate::attempt::failure::{ended_by_hand, run_result, with_note};
 use crate::attempt::hold::hold_known;
-use crate::attempt::layer::{Ended, Next};
+use crate::attempt::layer::Next;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::panics;
 use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::reports::Reporter;
+use crate::attempt::run_caught::run_caught;
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
@@ -224,7 +223,9 @@ impl ClaimedTurn {
         if let Some(end) = self.end_without_handler(held) {
             return (end, true);
         }
-        let stopped = match self.run_until_stopped(job, held, signals).await {
+        // Its handler's panic as it was dropped, if it was and did.
+        let dropped = OnceLock::new();
+        let stopped = match self.run_until_stopped(job, held, signals, &dropped).await {
             Ok(ended) => return ended,
             Err(stopped) => stopped,
         };
@@ -240,11 +241,13 @@ impl ClaimedTurn {
                 let message = format!("the handler did not return within {limit:?}");
                 RunResult::Broken(FailureKind::Timeout, message)
             }
-            Stopped::HoldLost if job.is_leased() => return (lease_lost(), false),
-            Stopped::HoldLost => return (session_lost(), false),
+            Stopped::HoldLost if job.is_leased() => {
+                return (with_note(lease_lost(), dropped.get()), false);
+            }
+            Stopped::HoldLost => return (with_note(session_lost(), dropped.get()), false),
             Stopped::Deadline | Stopped::GotNoConnection => RunResult::Released,
         };
-        (result, clean)
+        (with_note(result, dropped.get()), clean)
     }
 
     /// Returns how the job ends if its handler must not run.
@@ -268,12 +271,13 @@ impl ClaimedTurn {
         job: &mut ActiveJob,
         held: &HeldJob,
         signals: &Signals,
+        dropped: &OnceLock<String>,
     ) -> Result<(RunResult, bool), Stopped> {
         let limit = held.timeout.or(self.queue.options.timeout);
         let waits = job.waits_for_connection();
         let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
         let cancelled = job.cancelled.clone();
-        let mut run = pin!(self.run_to_end(job, held));
+        let mut run = pin!(self.run_to_end(job, held, dropped));
         let mut expired = pin!(expire_after(limit));
         let mut asked = false;
         let stopped = loop {
@@ -306,10 +310,15 @@ impl ClaimedTurn {
 
     /// Runs the handler and leaves its savepoint. Both have the same limits: a query that the
     /// handler dropped half-way has to end first.
-    async fn run_to_end(&self, job: &mut ActiveJob, held: &HeldJob) -> (RunResult, bool) {
+    async fn run_to_end(
+        &self,
+        job: &mut ActiveJob,
+        held: &HeldJob,
+        dropped: &OnceLock<String>,
+    ) -> (RunResult, bool) {
         let (processor, queue) = (self.context.processor, Arc::clone(&self.queue.name));
         let polled = PolledHandler { processor, queue, job: self.claim.job };
-        let run = AssertUnwindSafe(self.run_handler(job, held)).catch_unwind();
+        let run = run_caught(self.run_handler(job, held), dropped);
         let ended = show_polls(polled, run).await;
         if ended.is_err() {
             tracing::warn!(
@@ -339,11 +348,13 @@ impl ClaimedTurn {
             layer.begin_span(job, &span);
         }
         let handler = &*self.queue.handler;
-        if layers.is_empty() {
-            return handler.run(job, &held.data).instrument(span).await;
-        }
-        let Ended(result) = Next::new(layers, handler, &held.data).run(job).instrument(span).await;
-        result
+        let ended = if layers.is_empty() {
+            handler.run(job, &held.data).instrument(span).await
+        } else {
+            Next::new(layers, handler, &held.data).run(job).instrument(span).await.0
+        };
+        // Its words are made here, where a panic is the attempt's.
+        ended.unwrap_or_else(RunResult::from)
     }
 
     /// Returns whether a handler that was dropped had ended the job's transaction, as far as its
@@ -450,7 +461,12 @@ impl ClaimedTurn {
         drop(slot);
         match end.await {
             Ok(Settled::Ended(end)) => end,
-            _ => TurnEnd::Lost,
+            Ok(_) => TurnEnd::Lost,
+            // The settler panicked.
+            Err(_) => {
+                self.queue.left_claim.store(true, Ordering::Relaxed);
+                TurnEnd::Lost
+            }
         }
     }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -66,8 +65,9 @@ impl Finished {
     }
 }
 
-/// Settles finished jobs until all senders are gone.
-pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Context>) {
+/// Settles finished jobs until all senders are gone. If it panics, what it had is left to a
+/// take-over: each turn learns that as its [`Finished`] is dropped.
+pub(crate) async fn run(inbox: &mut mpsc::Receiver<Finished>, context: &Context) {
     let mut waiting: Vec<Finished> = Vec::new();
     let mut pause = RETRY_SKIPPED;
     loop {
@@ -88,9 +88,9 @@ pub(crate) async fn run(mut inbox: mpsc::Receiver<Finished>, context: Arc<Contex
             waiting.push(finished);
         }
         let before = waiting.len();
-        if settle(&context, &mut waiting).await.is_err() {
+        if settle(context, &mut waiting).await.is_err() {
             // A job that the database refuses must not delay the others.
-            settle_each(&context, &mut waiting).await;
+            settle_each(context, &mut waiting).await;
         }
         abandon_lost(&mut waiting);
         if waiting.len() == before {

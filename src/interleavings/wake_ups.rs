@@ -21,7 +21,7 @@ async fn a_worker_polls_again_once_its_listener_listens() {
     let stop = CancellationToken::new();
     let side = SidePool::new(db.pool());
     let vitals = Vitals::default();
-    let listening = listener::run(&side, "seriatim.wake", workers, &stop, &vitals, |_| {});
+    let listening = listener::run(&side, "seriatim.wake", &workers, &stop, &vitals, |_| {});
     let woken = async {
         timeout(PATIENCE, wake.notified()).await.unwrap();
         stop.cancel();

@@ -4,8 +4,9 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+use crate::job::caught::caught;
 use crate::job::job::{Failure, FailureKind};
-use crate::job::reason::{source_of, words_of};
+use crate::job::reason::{CHAIN_LIMIT, causes, source_of, words_of};
 
 type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -85,18 +86,12 @@ impl JobError {
 
     /// Returns for how long the job is put off; `None` if the attempt has failed.
     pub(crate) fn snoozed(&self) -> Option<Duration> {
-        match self.decision {
-            FailureDecision::Snooze(delay) => Some(delay),
-            FailureDecision::Retry(_) | FailureDecision::Fail => None,
-        }
+        self.decision.snoozed()
     }
 
     /// Returns how an attempt with this error has failed.
     pub(crate) fn kind(&self) -> FailureKind {
-        match self.decision {
-            FailureDecision::Retry(_) | FailureDecision::Snooze(_) => FailureKind::Error,
-            FailureDecision::Fail => FailureKind::Permanent,
-        }
+        self.decision.kind()
     }
 
     /// Returns the error itself.
@@ -104,19 +99,71 @@ impl JobError {
         self.error.as_ref()
     }
 
+    /// Returns the error in words. Its `Display`, its `source` and its drop are the application's:
+    /// a panic of the first two is a failure of the kind [`FailureKind::Panic`], with the decision
+    /// of the handler.
+    pub(crate) fn into_words(self) -> ErrorWords {
+        let Self { error, decision } = self;
+        let words = caught(|| {
+            let mut message = storable(error.as_ref());
+            if causes(error.as_ref()).any(waited_for_a_pool) {
+                message.push_str(POOL_ADVICE);
+            }
+            let sources =
+                std::iter::successors(source_of(error.as_ref()), |error| source_of(*error));
+            (message, sources.take(CHAIN_LIMIT).map(storable).collect())
+        });
+        let dropped = caught(|| drop(error));
+        let (kind, mut message, chain) = match words {
+            Ok((message, chain)) => (decision.kind(), message, chain),
+            Err(panic) => {
+                let message = format!("the error of the handler panicked as it was read: {panic}");
+                (FailureKind::Panic, message, Vec::new())
+            }
+        };
+        if let Err(panic) = dropped {
+            message = format!("{message} (the error panicked as it was dropped: {panic})");
+        }
+        ErrorWords { kind, message: storable_text(&message), chain, decision }
+    }
+}
+
+impl FailureDecision {
+    /// Returns for how long the job is put off; `None` if the attempt has failed.
+    pub(crate) fn snoozed(self) -> Option<Duration> {
+        match self {
+            Self::Snooze(delay) => Some(delay),
+            Self::Retry(_) | Self::Fail => None,
+        }
+    }
+
+    fn kind(self) -> FailureKind {
+        match self {
+            Self::Retry(_) | Self::Snooze(_) => FailureKind::Error,
+            Self::Fail => FailureKind::Permanent,
+        }
+    }
+}
+
+/// A handler's error in words. Nothing in it is the application's: it may be read, kept and dropped
+/// where a panic would end more than an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ErrorWords {
+    kind: FailureKind,
+    message: String,
+    chain: Vec<String>,
+    decision: FailureDecision,
+}
+
+impl ErrorWords {
+    /// Returns for how long the job is put off; `None` if the attempt has failed.
+    pub(crate) fn snoozed(&self) -> Option<Duration> {
+        self.decision.snoozed()
+    }
+
     pub(crate) fn into_failure(self, attempt: u32) -> (Failure, FailureDecision) {
-        let kind = self.kind();
-        let mut chain = Vec::new();
-        let mut source = source_of(self.error.as_ref());
-        while let Some(error) = source {
-            chain.push(storable(error));
-            source = source_of(error);
-        }
-        let mut message = storable(self.error.as_ref());
-        if waited_for_a_pool(self.error.as_ref()) {
-            message.push_str(POOL_ADVICE);
-        }
-        (Failure { kind, message, chain, attempt }, self.decision)
+        let Self { kind, message, chain, decision } = self;
+        (Failure { kind, message, chain, attempt }, decision)
     }
 }
 
@@ -127,7 +174,6 @@ const POOL_ADVICE: &str = " (all connections of a pool were in use. If it is the
 /// Returns whether a pool gave no connection in time.
 fn waited_for_a_pool(error: &(dyn StdError + 'static)) -> bool {
     matches!(error.downcast_ref::<sqlx::Error>(), Some(sqlx::Error::PoolTimedOut))
-        || error.source().is_some_and(waited_for_a_pool)
 }
 
 /// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.
@@ -174,10 +220,73 @@ mod tests {
     fn any_error_converts_and_keeps_its_chain() {
         let convert = || -> Result<(), JobError> { Err(Outer(std::fmt::Error))? };
         let Err(error) = convert() else { panic!("no error") };
-        let (failure, decision) = error.into_failure(4);
+        let (failure, decision) = error.into_words().into_failure(4);
         assert_eq!(decision, FailureDecision::Retry(None));
         assert_eq!((failure.message.as_str(), failure.attempt), ("outer", 4));
         assert_eq!(failure.chain, [std::fmt::Error.to_string()]);
+    }
+
+    /// An error that is hostile where `place` says.
+    #[derive(Debug)]
+    struct Hostile(&'static str);
+
+    impl fmt::Display for Hostile {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {
+                "display" => panic!("no words"),
+                "endless" => loop {
+                    f.write_str("more, and ")?;
+                },
+                "refuses" => Err(fmt::Error),
+                _ => f.write_str("hostile"),
+            }
+        }
+    }
+
+    impl StdError for Hostile {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            match self.0 {
+                "source" => panic!("no source"),
+                "itself" => Some(self),
+                _ => None,
+            }
+        }
+    }
+
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            assert!(self.0 != "drop" && self.0 != "display", "not dropped");
+        }
+    }
+
+    #[test]
+    fn a_hostile_error_is_read_to_an_end() {
+        let read = |place| JobError::fail(Hostile(place)).into_words().into_failure(1);
+        for (place, kind, starts) in [
+            (
+                "display",
+                FailureKind::Panic,
+                "the error of the handler panicked as it was read: no words (the error panicked",
+            ),
+            (
+                "source",
+                FailureKind::Panic,
+                "the error of the handler panicked as it was read: no source",
+            ),
+            (
+                "drop",
+                FailureKind::Permanent,
+                "hostile (the error panicked as it was dropped: not dropped)",
+            ),
+            ("endless", FailureKind::Permanent, "more, and more"),
+            ("refuses", FailureKind::Permanent, ""),
+            ("itself", FailureKind::Permanent, "hostile"),
+        ] {
+            let (failure, decision) = read(place);
+            assert_eq!((failure.kind, decision), (kind, FailureDecision::Fail), "{place}");
+            assert!(failure.message.starts_with(starts), "{place}: {}", failure.message);
+            assert_eq!(failure.chain.len(), if place == "itself" { CHAIN_LIMIT } else { 0 });
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub(crate) mod advice;
 pub(crate) mod attempt;
 pub(crate) mod batch;
 pub(crate) mod bytes;
+pub(crate) mod caught;
 pub(crate) mod counts;
 #[cfg(feature = "cron")]
 mod cron;

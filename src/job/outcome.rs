@@ -6,7 +6,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 
 use crate::job::job::{Failure, FailureKind};
-use crate::job::job_error::{FailureDecision, JobError};
+use crate::job::job_error::{ErrorWords, FailureDecision, JobError};
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::retry::RetryPolicy;
 
@@ -28,7 +28,7 @@ pub(crate) enum RunResult {
     /// The handler returned `Ok`, and asked for another run after this delay.
     Again(Duration),
     /// The handler returned an error.
-    Failed(JobError),
+    Failed(ErrorWords),
     /// The attempt failed in another way.
     Broken(FailureKind, String),
     /// Its attempts were used up before this claim, because its workers died: the handler did not
@@ -61,7 +61,13 @@ impl RunResult {
         if !puts_off || snoozes < max {
             return self;
         }
-        Self::Failed(JobError::retry(SNOOZED_OUT.replacen("%s", &snoozes.to_string(), 1)))
+        Self::from(JobError::retry(SNOOZED_OUT.replacen("%s", &snoozes.to_string(), 1)))
+    }
+}
+
+impl From<JobError> for RunResult {
+    fn from(error: JobError) -> Self {
+        Self::Failed(error.into_words())
     }
 }
 
@@ -245,7 +251,7 @@ mod tests {
 
     #[test]
     fn errors_are_retried_by_the_policy_until_attempts_run_out() {
-        let error = || RunResult::Failed(JobError::retry("no luck"));
+        let error = || RunResult::from(JobError::retry("no luck"));
         assert!(matches!(
             decided(error(), attempt(2, 3)),
             Outcome::Retried { delay, failure } if delay == Duration::from_secs(2) && failure.message == "no luck"
@@ -260,10 +266,10 @@ mod tests {
     fn the_handler_may_name_the_delay_or_give_up() {
         let later = JobError::retry_after("busy", Duration::from_secs(77));
         assert!(matches!(
-            decided(RunResult::Failed(later), attempt(1, 3)),
+            decided(RunResult::from(later), attempt(1, 3)),
             Outcome::Retried { delay, .. } if delay == Duration::from_secs(77)
         ));
-        let never = RunResult::Failed(JobError::fail("wrong account"));
+        let never = RunResult::from(JobError::fail("wrong account"));
         assert!(matches!(
             decided(never, attempt(1, 3)),
             Outcome::Failed { failure, .. } if failure.kind == FailureKind::Permanent
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn a_snooze_is_no_failure_until_there_were_too_many() {
         let ms = Duration::from_millis(5);
-        let snooze = || RunResult::Failed(JobError::snooze(ms));
+        let snooze = || RunResult::from(JobError::snooze(ms));
         let (bare, kept) = (
             Outcome::Snoozed { delay: ms, keeps_writes: false },
             Outcome::Snoozed { delay: ms, keeps_writes: true },
@@ -295,7 +301,7 @@ mod tests {
     #[test]
     fn a_request_to_cancel_beats_a_retry_but_not_a_success() {
         let asked = Attempt { cancel_requested: true, ..attempt(1, 3) };
-        assert_eq!(decided(RunResult::Failed(JobError::retry("x")), asked), Outcome::Cancelled);
+        assert_eq!(decided(RunResult::from(JobError::retry("x")), asked), Outcome::Cancelled);
         assert_eq!(decided(RunResult::Released, asked), Outcome::Cancelled);
         let done = RunResult::Succeeded("1".into());
         assert_eq!(decided(done, asked), Outcome::Succeeded { result: "1".into() });

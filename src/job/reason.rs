@@ -1,7 +1,7 @@
 //! The reason that an error of the database gives, in one line.
 
 use std::error::Error as StdError;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
@@ -10,6 +10,11 @@ use sqlx::postgres::PgDatabaseError;
 const POOLED: &str = " (is there a transaction pooler in between? Then make the call in a transaction, through a client with \
                       named_statements(false); or let the pooler keep track of prepared statements, as PgBouncer does from \
                       1.21 on with max_prepared_statements)";
+
+/// How many sources of an error are read: an error may be its own source.
+pub(crate) const CHAIN_LIMIT: usize = 20;
+/// Bounds the bytes that an error may write of itself.
+const TEXT_LIMIT: usize = 64 << 10;
 
 /// Returns the reason of an error: the server's words with the SQLSTATE, or the driver's words.
 ///
@@ -80,9 +85,8 @@ fn advice(code: &str) -> Option<&'static str> {
 /// Returns the words of any error, with [`reason`] in place of what the driver says of a database
 /// error in its chain.
 pub(crate) fn words_of(error: &(dyn StdError + 'static)) -> String {
-    let mut words = error.to_string();
-    let mut cause = Some(error);
-    while let Some(error) = cause {
+    let mut words = bounded_text(error);
+    for error in causes(error) {
         let database = match error.downcast_ref() {
             Some(sqlx::Error::Database(database)) => Some(&**database),
             _ => error.downcast_ref::<PgDatabaseError>().map(|error| error as &dyn DatabaseError),
@@ -92,9 +96,35 @@ pub(crate) fn words_of(error: &(dyn StdError + 'static)) -> String {
             words = words.replace(&database.to_string(), &database_reason(database));
             break;
         }
-        cause = error.source();
     }
     words
+}
+
+/// Returns an error and its sources, up to [`CHAIN_LIMIT`] of them.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source()).take(CHAIN_LIMIT + 1)
+}
+
+/// Returns the words of an error. A `Display` that never stops writing is cut.
+fn bounded_text(error: &(dyn StdError + 'static)) -> String {
+    let mut text = Bounded(String::new());
+    // An error of the writer is the cut; another one leaves what was written.
+    let _ = write!(text, "{error}");
+    text.0
+}
+
+/// Takes text up to [`TEXT_LIMIT`], and refuses more.
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = TEXT_LIMIT.saturating_sub(self.0.len());
+        let fits = text.floor_char_boundary(room.min(text.len()));
+        self.0.push_str(&text[..fits]);
+        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
 }
 
 /// Returns the source of an error; `None` also if the source only repeats its words.

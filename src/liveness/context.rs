@@ -1,6 +1,5 @@
 //! The state that the parts of a processor share: its store, its signals, its way to report.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
+use crate::job::caught::caught;
 use crate::job::new_job::EnqueueSettings;
 use crate::job::shard::ShardId;
 use crate::liveness::leases::Leases;
@@ -156,7 +156,8 @@ impl Context {
     }
 
     fn pass_on(&self, error: BackgroundError) {
-        record_error(&error);
+        // A recorder of metrics is the application's, as the subscriber and the hook below are.
+        let _ = caught(|| record_error(&error));
         if let BackgroundError::Connection { source, .. } = &error
             && !matches!(source, sqlx::Error::PoolTimedOut)
         {
@@ -167,11 +168,21 @@ impl Context {
             // The message has its reason; the count is of the lines since the last one.
             let repeated = (left_out > 0).then_some(left_out);
             let shard = self.shard.map(ShardId::number);
-            if matches!(error, BackgroundError::Stalled(_) | BackgroundError::UnusableSchema(_)) {
-                tracing::error!(target: "seriatim::node", shard, repeated, "{error}");
-            } else {
-                tracing::warn!(target: "seriatim::node", shard, repeated, "{error}");
-            }
+            let grave = matches!(
+                error,
+                BackgroundError::Stalled(_)
+                    | BackgroundError::UnusableSchema(_)
+                    | BackgroundError::Panicked { .. }
+            );
+            // A subscriber of the log that panics must not keep the error from the hook, nor end the
+            // caller.
+            let _ = caught(|| {
+                if grave {
+                    tracing::error!(target: "seriatim::node", shard, repeated, "{error}");
+                } else {
+                    tracing::warn!(target: "seriatim::node", shard, repeated, "{error}");
+                }
+            });
         }
         if let Some(hook) = &self.on_error {
             let error = match self.shard {
@@ -179,8 +190,8 @@ impl Context {
                 Some(shard) => BackgroundError::OnShard { shard, error: Box::new(error) },
             };
             // A panic of the hook would end the caller: a worker, or the monitor.
-            if catch_unwind(AssertUnwindSafe(|| hook(&error))).is_err() {
-                tracing::error!("the hook for background errors panicked");
+            if let Err(panic) = caught(|| hook(&error)) {
+                tracing::error!(target: "seriatim::node", panic, "the hook for background errors panicked");
             }
         }
     }

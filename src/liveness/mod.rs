@@ -21,5 +21,6 @@ pub(crate) mod shared_poll;
 pub(crate) mod shutdown;
 pub(crate) mod side_pool;
 pub(crate) mod side_reports;
+pub(crate) mod supervised;
 pub(crate) mod vitals;
 pub(crate) mod watchdog;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::BackgroundError;
 use crate::liveness::context::Context;
@@ -19,14 +19,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Delay after a detection that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Detects until it is known or `stop`, and drops `detecting` then. `sessions_wanted` says whether
-/// the settings ask for wake-ups or presence.
-pub(crate) async fn detect(
-    context: &Context,
-    sessions_wanted: bool,
-    stop: &CancellationToken,
-    _detecting: DropGuard,
-) {
+/// Detects until it is known or `stop`. `sessions_wanted` says whether the settings ask for wake-ups
+/// or presence.
+pub(crate) async fn detect(context: &Context, sessions_wanted: bool, stop: &CancellationToken) {
     let known = async {
         loop {
             match timeout(LIMIT, detect_once(context)).await {

@@ -15,11 +15,41 @@ pub(crate) struct Vitals {
     listening: AtomicBool,
     /// Until when the last proof of the presence holds.
     presence_until: Mutex<Option<Instant>>,
+    /// The background tasks that have panicked and do not run again yet.
+    down: Arc<Mutex<Vec<String>>>,
+}
+
+/// A background task that does not run, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Down {
+    task: String,
+    down: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = down.iter().position(|task| *task == self.task) {
+            down.swap_remove(at);
+        }
+    }
 }
 
 impl Vitals {
     pub(crate) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::Relaxed);
+    }
+
+    /// Notes that a background task does not run, until what it returns is dropped.
+    pub(crate) fn note_down(&self, task: &str) -> Down {
+        // Nothing panics under the lock.
+        self.down.lock().unwrap_or_else(PoisonError::into_inner).push(task.to_owned());
+        Down { task: task.to_owned(), down: Arc::clone(&self.down) }
+    }
+
+    /// Returns the background tasks that do not run.
+    pub(crate) fn down(&self) -> Vec<String> {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn is_listening(&self) -> bool {

@@ -7,11 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::BackgroundError;
+use crate::job::caught::caught;
 use crate::job::error::BuildMistake;
 use crate::job::stall::{Sample, Stall, StallDetector, StallVerdict};
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::supervised::report_panic;
 
+/// The watchdog, in reports.
+const TASK: &str = "the watchdog";
 /// Bounds the time for the log and the error hook, which may hang in the deadlock that was found.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -125,10 +129,18 @@ impl WatchdogGuard {
     /// Watches until the processor has ended. Has a thread of its own: the monitor's calls the
     /// error hook, which may hang in the very deadlock that is to be found.
     pub(crate) fn start(self) -> io::Result<()> {
-        thread::Builder::new().name("seriatim-watchdog".into()).spawn(move || self.run()).map(drop)
+        let run = move || {
+            if let Err(panic) = caught(|| self.run()) {
+                let down = self.context.vitals.note_down(TASK);
+                report_panic(&self.context, TASK, panic);
+                // Nothing watches from here on.
+                std::mem::forget(down);
+            }
+        };
+        thread::Builder::new().name("seriatim-watchdog".into()).spawn(run).map(drop)
     }
 
-    fn run(self) {
+    fn run(&self) {
         let Watchdog { limit, margin, .. } = self.watchdog;
         let queues = self.loops.iter().map(|(queue, _)| queue.clone());
         let mut check = StallDetector::new(limit, margin, queues);
@@ -155,7 +167,7 @@ impl WatchdogGuard {
         }
     }
 
-    fn end(self, stall: &Stall) {
+    fn end(&self, stall: &Stall) {
         let (done, said) = mpsc::channel::<()>();
         let last_words = {
             let (context, stall) = (Arc::clone(&self.context), stall.clone());

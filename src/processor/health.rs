@@ -19,7 +19,8 @@ use crate::liveness::vitals::QueueVitals;
 #[non_exhaustive]
 pub struct Health {
     /// Whether it claims jobs: the schema fits, each queue's last claim succeeded, and it is not
-    /// shutting down. With a presence, also whether that is proved. On several servers
+    /// shutting down, and no background task has just panicked. With a presence, also whether that
+    /// is proved. On several servers
     /// ([`Processor::over`](crate::Processor::over)): whether it is so on one of them. A server
     /// that is away makes no process unready.
     pub ready: bool,
@@ -154,6 +155,9 @@ impl HealthSource {
         }
         if presence == Some(false) {
             reasons.push(String::from("the presence of this process is not proved"));
+        }
+        for task in context.vitals.down() {
+            reasons.push(format!("{task} panicked, and does not run at the moment"));
         }
         for QueueHealth { queue, last_claim_age, claims_fail, .. } in &queues {
             if *claims_fail {

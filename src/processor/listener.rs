@@ -21,7 +21,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 pub(crate) async fn run(
     side: &SidePool,
     channel: &str,
-    workers: HashMap<String, Arc<Notify>>,
+    workers: &HashMap<String, Arc<Notify>>,
     stop: &CancellationToken,
     vitals: &Vitals,
     report: impl Fn(BackgroundError),
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     loop {
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = listen(side, channel, &workers, vitals) => ended,
+            ended = listen(side, channel, workers, vitals) => ended,
         };
         vitals.set_listening(false);
         let error = match ended {

@@ -13,6 +13,7 @@ use crate::error::BackgroundError;
 use crate::liveness::blocked;
 use crate::liveness::context::Context;
 use crate::liveness::presence::PresenceKeeper;
+use crate::liveness::supervised::supervised;
 use crate::store::ProcessorRow;
 
 pub(crate) struct MonitorThread {
@@ -57,11 +58,17 @@ impl MonitorThread {
     async fn watch(self) {
         let Self { context, pool, row, presence, blocked_after, stop } = self;
         let report = |error| context.report(error);
-        let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted: presence };
+        let monitor = || context.session_monitor.run(&context.store, &pool, &stop, report);
+        let keep = || async {
+            let row = row.clone();
+            let keeper = PresenceKeeper { context: &context, pool: &pool, row, wanted: presence };
+            keeper.run(&stop, report).await;
+        };
+        let watch = || watch_polls(context.processor, blocked_after, &stop, report);
         tokio::join!(
-            context.session_monitor.run(&context.store, &pool, &stop, report),
-            keeper.run(&stop, report),
-            watch_polls(context.processor, blocked_after, &stop, report),
+            supervised(&context, "the monitor of sessions", &stop, monitor),
+            supervised(&context, "the presence", &stop, keep),
+            supervised(&context, "the watch over blocked handlers", &stop, watch),
         );
     }
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::job::schedule::CheckedSchedule;
 use crate::liveness::context::Context;
+use crate::liveness::supervised::supervised;
 use crate::store::{Acting, WorkConnection, gave_up_waiting, in_short_tx};
 
 /// Time between two tries to store them in the background.
@@ -55,7 +56,7 @@ pub(crate) fn spawn(
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
-        let storing = async {
+        let storing = || async {
             if !context.pooler_state.has_transactions().await {
                 return;
             }
@@ -66,7 +67,7 @@ pub(crate) fn spawn(
             }
         };
         tokio::select! {
-            () = storing => {}
+            () = supervised(&context, "the storing of schedules", &stop, storing) => {}
             () = stop.cancelled() => {}
         }
     });

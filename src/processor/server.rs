@@ -11,7 +11,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::settle_batch;
 use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::{BackgroundError, StartError};
 use crate::job::queue_options::QueueOptions;
@@ -28,7 +27,7 @@ use crate::processor::pool_needs::PoolNeeds;
 use crate::processor::schedules;
 use crate::processor::spawn::{
     is_away, spawn_listener, spawn_maintenance, spawn_pooler_detection, spawn_schema_check,
-    spawn_start_line, spawn_watchdog, supervise,
+    spawn_settler, spawn_start_line, spawn_watchdog, supervise,
 };
 use crate::processor::start_line::{StartLine, policies};
 use crate::slots::queue_slots::QueueSlots;
@@ -123,7 +122,7 @@ impl Server {
         }
         spawn_schema_check(&mut side_tasks, &context, &side_stop);
         let (settler, finished) = mpsc::channel(1024);
-        side_tasks.spawn(settle_batch::run(finished, Arc::clone(&context)));
+        spawn_settler(&mut side_tasks, &context, finished);
         let (mut loops, mut shown) = (Vec::new(), Vec::new());
         let options: Vec<_> = config.queues.iter().map(|(options, _)| options.clone()).collect();
         let more_connections = more_connections(&pool, options.len());
@@ -149,9 +148,11 @@ impl Server {
             };
             match &config.watchdog {
                 Some(watchdog) => {
-                    workers.spawn(heartbeat.run(watchdog.heartbeat_interval(), worker.run()))
+                    let interval = watchdog.heartbeat_interval();
+                    // It ends the process of a loop that panicked.
+                    workers.spawn(heartbeat.run(interval, async move { worker.run().await }))
                 }
-                None => workers.spawn(worker.run()),
+                None => workers.spawn(worker.run_supervised()),
             };
         }
         if let Some(watchdog) = config.watchdog.clone() {

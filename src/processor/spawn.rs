@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::attempt::settle_batch;
+use crate::attempt::turn::Finished;
 use crate::error::BackgroundError;
 use crate::job::queue_options::QueueOptions;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::pooler;
 use crate::liveness::schema_check;
+use crate::liveness::supervised::supervised;
 use crate::liveness::watchdog::{Watchdog, WatchdogGuard};
 use crate::maintenance::maintenance::Maintenance;
 use crate::processor::check;
@@ -42,7 +45,11 @@ pub(crate) fn spawn_pooler_detection(
     // Made here: the runtime may end before the task begins, and the monitor's thread would wait
     // for ever.
     let detecting = context.pooler_state.detection_guard();
-    tasks.spawn(async move { pooler::detect(&context, sessions_wanted, &stop, detecting).await });
+    tasks.spawn(async move {
+        let detect = || pooler::detect(&context, sessions_wanted, &stop);
+        supervised(&context, "the detection of a pooler", &stop, detect).await;
+        drop(detecting);
+    });
 }
 
 /// Logs the start, as soon as it is known what the processor works on.
@@ -54,31 +61,41 @@ pub(crate) fn spawn_start_line(
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
-        if !context.pooler_state.has_transactions().await {
-            return;
-        }
+        let log = || log_start(&context, &line, &policies, &stop);
+        supervised(&context, "the log line of the start", &stop, log).await;
+    });
+}
+
+async fn log_start(
+    context: &Context,
+    line: &StartLine,
+    policies: &Policies,
+    stop: &CancellationToken,
+) {
+    if !context.pooler_state.has_transactions().await {
+        return;
+    }
+    tokio::select! {
+        () = context.schema.opened() => {}
+        () = stop.cancelled() => return,
+    }
+    // Nothing has started before the server answers. A fact that it refuses is left out of the
+    // line.
+    let facts = loop {
         tokio::select! {
-            () = context.schema.opened() => {}
+            facts = check::facts(context) => match facts {
+                Err(error) if is_away(&error) => {}
+                facts => break facts.ok(),
+            },
             () = stop.cancelled() => return,
         }
-        // Nothing has started before the server answers. A fact that it refuses is left out of the
-        // line.
-        let facts = loop {
-            tokio::select! {
-                facts = check::facts(&context) => match facts {
-                    Err(error) if is_away(&error) => {}
-                    facts => break facts.ok(),
-                },
-                () = stop.cancelled() => return,
-            }
-            tokio::select! {
-                () = sleep(ASK_AGAIN) => {}
-                () = stop.cancelled() => return,
-            }
-        };
-        line.log(&context, facts.as_ref().map(|facts| &*facts.version));
-        warn_of_overridden(&context, &policies).await;
-    });
+        tokio::select! {
+            () = sleep(ASK_AGAIN) => {}
+            () = stop.cancelled() => return,
+        }
+    };
+    line.log(context, facts.as_ref().map(|facts| &*facts.version));
+    warn_of_overridden(context, policies).await;
 }
 
 /// Checks at intervals whether this program fits the schema.
@@ -88,7 +105,10 @@ pub(crate) fn spawn_schema_check(
     stop: &CancellationToken,
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
-    tasks.spawn(async move { schema_check::run(&context, &stop).await });
+    tasks.spawn(async move {
+        let check = || schema_check::run(&context, &stop);
+        supervised(&context, "the check of the schema", &stop, check).await;
+    });
 }
 
 /// Starts the watchdog, and a task that shows it that the runtime polls tasks.
@@ -122,17 +142,19 @@ pub(crate) fn spawn_listener(
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
         let channel = context.store.names().channel();
-        if !context.pooler_state.has_transactions().await {
-            return;
-        }
-        tokio::select! {
-            biased;
-            // The pooler owns the session that would receive the wake-ups.
-            () = context.pooler_state.pooled.cancelled() => {}
-            () = listener::run(&context.side, &channel, wakes, &stop, &context.vitals, |error| {
-                context.report(error);
-            }) => {}
-        }
+        let report = |error| context.report(error);
+        let listen = || async {
+            if !context.pooler_state.has_transactions().await {
+                return;
+            }
+            tokio::select! {
+                biased;
+                // The pooler owns the session that would receive the wake-ups.
+                () = context.pooler_state.pooled.cancelled() => {}
+                () = listener::run(&context.side, &channel, &wakes, &stop, &context.vitals, report) => {}
+            }
+        };
+        supervised(&context, "the listener for wake-ups", &stop, listen).await;
     });
 }
 
@@ -146,16 +168,34 @@ pub(crate) fn spawn_maintenance(
 ) {
     let (context, stop) = (Arc::clone(context), stop.clone());
     tasks.spawn(async move {
-        if !context.pooler_state.has_transactions().await {
-            return;
-        }
-        tokio::select! {
-            () = context.schema.opened() => {}
-            () = stop.cancelled() => return,
-        }
         let maintenance = Maintenance { store: &context.store, queues, interval };
         let report = |error| context.report(error);
-        maintenance.run(&context.side, &context.shared_poll, &wake, &stop, report).await;
+        let maintain = || async {
+            if !context.pooler_state.has_transactions().await {
+                return;
+            }
+            tokio::select! {
+                () = context.schema.opened() => {}
+                () = stop.cancelled() => return,
+            }
+            maintenance.run(&context.side, &context.shared_poll, &wake, &stop, report).await;
+        };
+        supervised(&context, "maintenance", &stop, maintain).await;
+    });
+}
+
+/// Starts the settler of leased jobs. It ends when all queues have, and their turns with them.
+pub(crate) fn spawn_settler(
+    tasks: &mut JoinSet<()>,
+    context: &Arc<Context>,
+    finished: mpsc::Receiver<Finished>,
+) {
+    let context = Arc::clone(context);
+    tasks.spawn(async move {
+        let inbox = Mutex::new(finished);
+        let settle = || async { settle_batch::run(&mut *inbox.lock().await, &context).await };
+        // It is needed as long as there are turns, whatever stops before.
+        supervised(&context, "the settler of leased jobs", &CancellationToken::new(), settle).await;
     });
 }
 

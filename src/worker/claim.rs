@@ -134,7 +134,7 @@ impl Worker {
         while !state.prefetch.is_empty()
             && let Some(ended) = state.slots.try_join_next()
         {
-            passed |= state.take_back(ended) != TurnEnd::Drained;
+            passed |= self.take_back(state, ended) != TurnEnd::Drained;
             self.start_prefetched(state);
         }
         passed

@@ -148,7 +148,7 @@ impl Worker {
                     _ => return Ok(()),
                 },
                 Some(ended) = state.slots.join_next() => {
-                    state.take_back(ended);
+                    self.take_back(state, ended);
                 }
                 () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
                 // The server of before may refuse for as long as it is asked.

@@ -15,9 +15,12 @@ mod wait;
 pub(crate) mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+
+use crate::liveness::supervised::supervised;
 
 use self::state::WorkerState;
 use self::wait::Pause;
@@ -27,8 +30,22 @@ use self::worker::Worker;
 const UNANNOUNCED: Duration = Duration::from_secs(5);
 
 impl Worker {
+    /// Runs the loop of the queue; again if it panics. The claims that it had then are lost: their
+    /// handlers are dropped with its slots.
+    pub(crate) async fn run_supervised(self) {
+        let task = format!("the loop of queue {:?}", &*self.queue.name);
+        let begun = AtomicBool::new(false);
+        let run = || async {
+            // After a panic it has claims that nobody knows.
+            let again = begun.swap(true, Ordering::Relaxed);
+            self.queue.left_claim.fetch_or(again, Ordering::Relaxed);
+            self.run().await;
+        };
+        supervised(&self.context, &task, &self.stop, run).await;
+    }
+
     /// Runs until it is told to stop and all slots are empty.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         tokio::select! {
             _ = self.context.pooler_state.has_transactions() => {}
             () = self.stop.cancelled() => {}
@@ -55,7 +72,9 @@ impl Worker {
         state.spare.clear();
         state.coming.detach_all();
         prefetch.close().await;
-        while state.slots.join_next().await.is_some() {}
+        while let Some(ended) = state.slots.join_next().await {
+            self.take_back(&mut state, ended);
+        }
     }
 
     /// Claims and waits in turns until it is told to stop.

@@ -7,7 +7,7 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::attempt::connection::SlotConnection;
@@ -98,11 +98,7 @@ impl WorkerState {
     }
 
     /// Takes a slot's connection back. Returns how its job ended.
-    pub(crate) fn take_back(
-        &mut self,
-        ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
-    ) -> TurnEnd {
-        let (end, conn) = ended.unwrap_or((TurnEnd::Lost, None));
+    pub(crate) fn take_back(&mut self, (end, conn): (TurnEnd, Option<SlotConnection>)) -> TurnEnd {
         let now = Instant::now();
         self.recheck.record_end(now);
         self.last_job = Some(now);

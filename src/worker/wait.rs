@@ -72,7 +72,7 @@ impl Worker {
                 biased;
                 () = self.stop.cancelled() => {}
                 Some(ended) = state.slots.join_next() => {
-                    let end = state.take_back(ended);
+                    let end = self.take_back(state, ended);
                     self.start_prefetched(state);
                     // In a queue with a limit each end may let another group start.
                     if end == TurnEnd::Drained && state.all_taken && !state.limited {
@@ -110,7 +110,7 @@ impl Worker {
             break;
         }
         while let Some(ended) = state.slots.try_join_next() {
-            state.take_back(ended);
+            self.take_back(state, ended);
         }
         if state.busy && state.prefetch.is_empty() {
             self.gather(state).await;
@@ -136,7 +136,7 @@ impl Worker {
                 () = self.stop.cancelled() => break,
                 () = state.slot_usage.freed() => {}
                 Some(ended) = state.slots.join_next() => {
-                    state.take_back(ended);
+                    self.take_back(state, ended);
                 }
                 () = sleep_until(until) => break,
             }

@@ -1,16 +1,21 @@
 //! The loop of one queue in one process: waits, claims, and starts each claimed turn in a slot.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::PgPool;
 use tokio::sync::Notify;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{QueueRuntime, TurnEnd};
+use crate::job::caught::panic_words;
 use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
+use crate::liveness::supervised::report_panic;
 use crate::liveness::vitals::QueueVitals;
 use crate::slots::queue_slots::{QUICK, QueueSlots, ReservedSlots, SlotGuard};
 use crate::worker::prefetch::PrefetchedTurn;
@@ -91,6 +96,24 @@ impl Worker {
             let prefetch = Arc::clone(&state.prefetch);
             state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
         }
+    }
+
+    /// Takes a slot's connection back. Returns how its job ended. A slot that panicked leaves its
+    /// claim to a take-over.
+    pub(crate) fn take_back(
+        &self,
+        state: &mut WorkerState,
+        ended: Result<(TurnEnd, Option<SlotConnection>), JoinError>,
+    ) -> TurnEnd {
+        let ended = ended.unwrap_or_else(|error| {
+            self.queue.left_claim.store(true, Ordering::Relaxed);
+            if let Ok(panic) = error.try_into_panic() {
+                let task = format!("a slot of queue {:?}", &*self.queue.name);
+                report_panic(&self.context, &task, panic_words(panic));
+            }
+            (TurnEnd::Lost, None)
+        });
+        state.take_back(ended)
     }
 
     /// Returns the number of slots that are free by the queue's own limit, and of jobs that may be

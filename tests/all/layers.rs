@@ -308,6 +308,27 @@ fn each_folder_says_what_lives_there() {
     }
 }
 
+/// Each background task of a processor is reported, restarted and shown by its health if it panics.
+#[test]
+fn each_background_task_is_supervised() {
+    let mut files_found = Vec::new();
+    files(Path::new("src/processor"), &["rs"], &mut files_found);
+    let mut tasks = 0;
+    for file in files_found {
+        let text = code(&fs::read_to_string(&file).unwrap());
+        for (at, _) in text.match_indices("tasks.spawn(") {
+            let rest = &text[at..];
+            let body = &rest[..rest.find("\n}\n").unwrap_or(rest.len())];
+            // A thread's end, and a heartbeat, which calls nothing.
+            let pure =
+                ["drop(end.await)", "runtime.run(interval"].iter().any(|pure| body.contains(pure));
+            assert!(pure || body.contains("supervised("), "{}: {body}", file.display());
+            tasks += 1;
+        }
+    }
+    assert!(tasks > 7, "{tasks} were found");
+}
+
 #[test]
 fn imports_are_read_through_every_form() {
     let text = "use a::{self, b as c, d::{e, f}};";

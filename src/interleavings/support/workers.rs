@@ -181,9 +181,9 @@ async fn run_held(
             .await
             .map(|()| After::Passed);
         }
-        2 | 3 => RunResult::Failed(JobError::retry_after("again", pause(rng, 20))),
-        4 => RunResult::Failed(JobError::fail("never")),
-        6 => RunResult::Failed(JobError::snooze(pause(rng, 20))),
+        2 | 3 => RunResult::from(JobError::retry_after("again", pause(rng, 20))),
+        4 => RunResult::from(JobError::fail("never")),
+        6 => RunResult::from(JobError::snooze(pause(rng, 20))),
         5 => RunResult::Released,
         _ => RunResult::Succeeded("1".into()),
     };

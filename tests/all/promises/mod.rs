@@ -17,6 +17,7 @@ mod p10_stale_worker;
 mod p1_order;
 mod p2_one_at_a_time;
 mod p3_nothing_lost;
+mod p3_user_code;
 mod p4_ended_by_hand;
 mod p4_exactly_once;
 mod p5_enqueue_never_waits;
