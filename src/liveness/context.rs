@@ -174,8 +174,8 @@ impl Context {
                     | BackgroundError::UnusableSchema(_)
                     | BackgroundError::Panicked { .. }
             );
-            // A subscriber of the log that panics must not keep the error from the hook, nor end the
-            // caller.
+            // A subscriber of the log that panics must not keep the error from the hook, nor end
+            // the caller.
             let _ = caught(|| {
                 if grave {
                     tracing::error!(target: "seriatim::node", shard, repeated, "{error}");

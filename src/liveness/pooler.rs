@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Delay after a detection that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Detects until it is known or `stop`. `sessions_wanted` says whether the settings ask for wake-ups
-/// or presence.
+/// Detects until it is known or `stop`. `sessions_wanted`: the settings ask for wake-ups or
+/// presence.
 pub(crate) async fn detect(context: &Context, sessions_wanted: bool, stop: &CancellationToken) {
     let known = async {
         loop {
