@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xf18fc0f7cfe04823b7dae5d212addfada4ad090e491085e015f5dacaaf98e632997463680e2e682322443d587135b489', 1);
+values (1, 'schema', '\x4dd5f904431524d28d9f4a0e88d0759fcc8a72cc93ca1f4fd945bd8ccba84c0e3610ca45c6cd139780975b5b8e6af552', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -29,6 +29,20 @@ create table if not exists queue_minute (
   wait_p95_ms bigint,                          -- 19 of 20 waited no longer
   primary key (queue, minute)
 );
+-- Version 21 has no upkeep at the commit of a receive.
+do $$
+begin
+  if to_regclass('upkeep_due') is null then
+    create table upkeep_due (queue text not null);
+    alter table upkeep_due replica identity full;
+    create function upkeep_at_commit() returns trigger language plpgsql as 'begin return null; end';
+    create constraint trigger upkeep_at_commit after insert on upkeep_due
+      deferrable initially deferred for each row execute function upkeep_at_commit();
+    alter type adoption add attribute others boolean;
+    alter type claim_answer add attribute others boolean;
+    alter type claim_scan add attribute others boolean;
+  end if;
+end $$;
 -- Checked in new rows alone so far.
 alter table job validate constraint job_sound;
 commit;

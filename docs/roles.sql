@@ -62,7 +62,7 @@ grant execute on function
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup,
-  seriatim.freed_slot to seriatim_worker;
+  seriatim.freed_slot, seriatim.upkeep_due to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task,
   seriatim.job_progress to seriatim_worker;

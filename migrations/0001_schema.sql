@@ -247,6 +247,15 @@ alter table freed_slot replica identity full;
 create table adoption_lock (hash integer primary key) with (fillfactor = 100);
 insert into adoption_lock select n from generate_series(0, 65535) n;
 
+-- Queues in which a receive met rows that it does not return. The trigger tends to these rows as the
+-- receive's transaction commits, and deletes the row of this table: nothing stays here.
+create table upkeep_due (queue text not null);
+alter table upkeep_due replica identity full;
+-- The functions of the schema replace it.
+create function upkeep_at_commit() returns trigger language plpgsql as 'begin return null; end';
+create constraint trigger upkeep_at_commit after insert on upkeep_due
+  deferrable initially deferred for each row execute function upkeep_at_commit();
+
 -- How far receives have read the flags of a queue that has more than one receive can read: the next
 -- one reads on there. Without a unique key, or a receive would wait for another one's open
 -- transaction: the newest row counts. A queue has none as a rule.
@@ -805,7 +814,8 @@ create type adoption as (
   idle text[],                                 -- groups with a row whose flags call for nothing
   resting text[],                              -- groups without one that cannot start yet
   passed bigint,                               -- how many flags of these it has read
-  crowded boolean                              -- such flags filled a page
+  crowded boolean,                             -- such flags filled a page
+  others boolean                               -- it locked or wrote rows of groups that it does not bring
 );
 
 create type claimed_job as (
@@ -828,7 +838,8 @@ create type claim_answer as (
   flags_id bigint,                             -- null: all flags are read
   late boolean,                                -- they are not, for want of time
   ungrouped_at timestamptz,
-  limited boolean                              -- claim nothing ahead of a slot
+  limited boolean,                             -- claim nothing ahead of a slot
+  others boolean                               -- a receiver's: it locked or wrote what it does not bring
 );
 
 -- What becomes of a turn that starts nothing.
@@ -862,7 +873,8 @@ create type claim_scan as (
   resting text[],
   passed bigint,                               -- flags of these that it has read
   together boolean,                            -- fill up from one group first
-  full_keys text[]                             -- they have no slot left for this claim
+  full_keys text[],                            -- they have no slot left for this claim
+  others boolean                               -- rows of groups that the claim does not bring are locked
 );
 
 -- A job without a group that is to be claimed.

@@ -169,7 +169,7 @@ declare
   tries boolean := terms.receiver or flags.from_end or flags.from_id > 0;
   seen text[] := '{}'; woken text[]; still text[]; rests text[]; drained text[]; names text[];
   passed bigint;
-  first integer; last integer; room integer; place bigint; had integer;
+  first integer; last integer; room integer; place bigint; had integer; held integer;
 begin
   adoption.turns := '{}';
   adoption.idle := '{}';
@@ -178,6 +178,7 @@ begin
   adoption.late := false;
   adoption.crowded := false;
   adoption.passed := 0;
+  adoption.others := false;
   adoption.reached_at := flags.from_at;
   adoption.reached_id := flags.from_id;
   loop
@@ -218,11 +219,13 @@ begin
           where not terms.receiver or c.flag_at <= flags.until_at limit room) w;
         -- A claim may have ended since the flags were read, which took that of its job with it. Its
         -- group would go before those that have waited longer (P8).
+        held := cardinality(turns);
         turns := array(
           select t from unnest(turns) t join unnest(calls) c on c.name = t.name
           where (select j.id from {schema}.job j
             where j.id = any (array[c.id]) and coalesce(j.flagged, false) limit 1) is not null);
         woken := woken || array(select t.name from unnest(turns) t);
+        adoption.others := adoption.others or held > cardinality(turns);
       else
         if tries then
           select array_agg(h.name), case when count(*) = room then first + max(h.ordinality) - 1 else last end
@@ -235,7 +238,9 @@ begin
           last := least(last, first + room - 1);
           names := array(select c.name from unnest(calls[first:last]) c);
         end if;
+        held := case when tries then cardinality(names) end;
         names := {schema}.lock_new_groups(terms.queue, names);
+        adoption.others := adoption.others or coalesce(held > coalesce(cardinality(names), 0), false);
         turns := array(
           select {schema}.adopted_turn(c.name, null, c.id,
             case when c.flag_at > 'epoch' then c.flag_at else flags.until_at end, c.flags)
@@ -254,6 +259,7 @@ begin
           and coalesce(j.flagged, false) and (j.finished_at is not null or j.group_id = any (woken))
         for no key update skip locked)
       update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
+      adoption.others := adoption.others or drained is not null;
     end if;
     adoption.passed := adoption.passed + passed;
     if cardinality(adoption.idle) < 1024 then

@@ -24,11 +24,13 @@ declare
   answer {schema}.claim_answer; scan {schema}.claim_scan; wanted {schema}.claim_limits := limits;
   began constant timestamptz := clock_timestamp(); locked record; started record;
   over_at timestamptz := began + case when terms.receiver then interval '10 ms' else interval '50 ms' end;
-  brought integer; last boolean; rows_left boolean;
+  brought integer; held integer; last boolean; rows_left boolean;
 begin
   answer.jobs := '{}';
   answer.size := 0;
   answer.more := false;
+  answer.others := false;
+  scan.others := false;
   scan.part := case when lapsed then 'lapsed' else 'line' end;
   scan.page := limits.slots;
   scan.groups_at := front.groups_at;
@@ -42,6 +44,7 @@ begin
     locked := {schema}.lock_next(terms, scan, wanted.slots, until_at);
     scan := locked.scan;
     last := locked.last;
+    held := coalesce(cardinality(locked.turns), 0);
     brought := 0;
     if cardinality(locked.turns) > 0 then
       locked.turns := {schema}.read_heads(terms, locked.turns);
@@ -55,6 +58,7 @@ begin
         perform {schema}.defer_turns(terms, started.turns);
       end if;
       brought := cardinality(started.jobs);
+      held := held - started.heads;
       answer.jobs := answer.jobs || started.jobs;
       answer.size := answer.size + started.size;
       answer.more := started.more;
@@ -65,6 +69,7 @@ begin
       scan.read_until := scan.read_until + brought * interval '0.3 ms';
       over_at := over_at + brought * interval '0.3 ms';
     end if;
+    answer.others := answer.others or held > 0 or scan.others;
     exit when answer.more or wanted.slots < 1 or last and scan.late is not true;
     answer.more := wanted.bytes <= 0;
     exit when answer.more;
@@ -129,11 +134,13 @@ declare
 begin
   answer.jobs := '{}';
   answer.more := false;
+  answer.others := false;
   -- Whatever has moved to the front is read again. A receiver ages no more than it may take.
   for pass in 1..3 loop
     due := {schema}.read_front(terms, behind, began);
     exit when due.bound = 'paused' or not due.aging or terms.group_id is not null
       or pass > case when terms.receiver then 1 else 2 end;
+    answer.others := true;
     answer.more := {schema}.age_priorities(terms.queue, began, case when terms.receiver
       then least(limits.slots, 256) else 256 end);
     -- It may be before where this claim begins to read.
@@ -167,7 +174,12 @@ begin
     answer.next := {schema}.due_in(terms.queue);
     return answer;
   end if;
+  if per_key = 0 and terms.receiver and terms.group_id is not null then
+    -- The limit was removed. Groups that waited for it are woken by claims of all groups.
+    per_key := null;
+  end if;
   if per_key is not null then
+    answer.others := true;
     -- These groups are in line before where this claim begins to read.
     due.groups_at := least(due.groups_at, {schema}.wake_gated(terms.queue, per_key,
       least(limits.slots, limits.in_flight), behind.groups_at));
@@ -191,6 +203,7 @@ begin
     exit when limits.bytes < 1;
     if kind = 'lapsed jobs' then
       continue when not due.lapsed;
+      answer.others := true;
       perform {schema}.suspect_ungrouped(terms.queue, began,
         case when terms.receiver then limits.slots else 1000 end);
       part := {schema}.claim_ungrouped(terms, wanted, null, began);
@@ -218,6 +231,7 @@ begin
     end if;
     answer.reading := answer.reading + coalesce(part.reading, '0');
     answer.more := answer.more or part.more;
+    answer.others := answer.others or part.others;
     answer.jobs := answer.jobs || part.jobs;
     limits.bytes := limits.bytes - part.size;
     limits.slots := limits.slots - part.slots;

@@ -132,6 +132,7 @@ begin
       row(scan.flags_at, scan.flags_id, until_at, true, scan.full_keys)::{schema}.flag_range,
       case when scan.together then 1 else least(want, 256) end, until_at, scan.read_until);
     turns := adoption.turns;
+    scan.others := scan.others or adoption.others;
     return;
   elsif scan.part = 'end' then
     turns := {schema}.lock_turns(terms, scan.part,
@@ -174,6 +175,7 @@ begin
     then
       perform {schema}.wake(terms.queue);
     end if;
+    scan.others := scan.others or adoption.others;
     scan.idle := scan.idle || adoption.idle;
     scan.resting := scan.resting || adoption.resting;
     scan.passed := coalesce(scan.passed, 0) + adoption.passed;

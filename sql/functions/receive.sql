@@ -12,32 +12,25 @@ begin
 end $$;
 
 -- Claims for a receive. Returns the jobs in the order of the answer, with the tokens of their
--- claims.
+-- claims, and the answer of the first round. `others`: it has locked or written rows that are not
+-- of these jobs and their groups.
 --
 -- A receive is a claim. Its token is in every receipt, and its visibility is its lease: `ready_at`
 -- of the group, or `lease_until` of a job without one. Several jobs of a group that are received
 -- together have one claim, whose `batch` are those that have not ended. `claimed_by` is null: no
 -- presence vouches for a receiver.
 --
--- Jobs that are not to be run end here, and others are claimed in their place, within bounds.
-create or replace function receive_claim(of_queue text, n integer, per_group integer, visibility interval,
-  of_group text, together boolean, out jobs bigint[], out tokens uuid[])
+-- Jobs that must not run end here, and other jobs are claimed in their place, within bounds.
+create or replace function receive_claim(terms claim_terms, n integer, together boolean, scan flag_scan,
+  out jobs bigint[], out tokens uuid[], out first claim_answer, out others boolean)
 language plpgsql volatile as $$
 declare
-  terms claim_terms := row(of_queue, of_group, true, null,
-    coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
-    extract(epoch from visibility), false, null, per_group, receiver_may_retire());
-  claimed claim_answer;
-  job claimed_job;
-  token uuid;
-  refused boolean;
-  scan flag_scan;
+  claimed claim_answer; job claimed_job; token uuid; unfit boolean; ended boolean := false;
 begin
   jobs := '{}';
   tokens := '{}';
-  if of_group is null then
-    scan := flags_to_read(of_queue);
-  end if;
+  others := false;
+  terms.may_retire := receiver_may_retire();
   for round in 1..20 loop
     claimed := claim(terms,
       row(n - cardinality(jobs), case when together then n else 0 end, {claim_bytes}, null)::claim_limits,
@@ -45,26 +38,147 @@ begin
         '-infinity')::claim_front,
       random() < 0.5);
     terms.may_retire := false;
-    if of_group is null and round = 1 then
-      perform note_flags_read(of_queue, scan, claimed);
+    if round = 1 then
+      first := claimed;
     end if;
-    refused := false;
+    others := others or claimed.others;
+    unfit := false;
     foreach job in array claimed.jobs loop
       -- Followers share the token of their head.
       token := coalesce(job.token, token);
       if job.disposition = 'run' then
         jobs := jobs || job.id;
         tokens := tokens || token;
-        continue;
-      end if;
-      refused := true;
-      if not receive_refuse(job.id, token, job.disposition) then
-        -- It may be in the dead-letter queue now.
-        perform pass_turns(array[token], array[null::bigint])
-        from job j where j.id = job.id and j.group_id is not null;
+      else
+        unfit := true;
+        perform end_unfit(job.id, token, job.disposition);
       end if;
     end loop;
-    exit when cardinality(jobs) >= n or not refused;
+    ended := ended or unfit;
+    exit when cardinality(jobs) >= n or not unfit;
+  end loop;
+  -- The group of a job that ended is returned if its next job is.
+  others := others or ended and (terms.group_id is null or jobs = '{}');
+end $$;
+
+-- Claims jobs without a group by their ids: as `receive_claim`.
+create or replace function receive_chosen(terms claim_terms, chosen bigint[], out jobs bigint[],
+  out tokens uuid[], out others boolean)
+language plpgsql volatile as $$
+declare
+  limits constant claim_limits := row(cardinality(chosen), 0, {claim_bytes}, null);
+  lapsed constant claim_answer := claim_ungrouped(terms, limits, null, clock_timestamp(), chosen);
+  queued constant claim_answer := claim_ungrouped(terms, limits, '-infinity', clock_timestamp(), chosen);
+begin
+  select coalesce(array_agg(c.id), '{}'), coalesce(array_agg(c.token), '{}'),
+      lapsed.others or queued.others or count(*) filter (where c.disposition <> 'run') > 0
+    into jobs, tokens, others
+  from unnest(lapsed.jobs || queued.jobs) c;
+end $$;
+
+-- Claims for a receive, and locks only the rows of what it returns: the transaction may stay open
+-- (P3, P5). If a claim has locked other rows, it is rolled back, which releases them, and the same
+-- jobs are claimed by name. Whatever the other rows need is done as the transaction commits
+-- (`upkeep`), or by anybody who comes before.
+create or replace function receive_apart(terms claim_terms, n integer, together boolean, scan flag_scan,
+  out jobs bigint[], out tokens uuid[], out first claim_answer)
+language plpgsql volatile as $$
+declare
+  claimed record; unit record; part record; left_out text[] := '{}';
+begin
+  begin
+    claimed := receive_claim(terms, n, together, scan);
+    if claimed.others then
+      raise sqlstate 'SQ000';
+    end if;
+    jobs := claimed.jobs;
+    tokens := claimed.tokens;
+    first := claimed.first;
+    return;
+  exception when sqlstate 'SQ000' then
+    first := claimed.first;
+  end;
+  insert into upkeep_due (queue)
+  select terms.queue where not exists (select from upkeep_due u where u.queue = terms.queue);
+  -- A group that has changed since is left out.
+  for try in 1..3 loop
+    begin
+      jobs := '{}';
+      tokens := '{}';
+      for unit in
+        select j.group_id as name, array_agg(c.id) as ids
+        from unnest(claimed.jobs) with ordinality c(id, place) join job j on j.id = any (array[c.id])
+        where coalesce(j.group_id, '') <> all (left_out)
+        group by j.group_id order by min(c.place)
+      loop
+        if unit.name is null then
+          part := receive_chosen(terms, unit.ids);
+        else
+          terms.group_id := unit.name;
+          part := receive_claim(terms, cardinality(unit.ids), true, null);
+        end if;
+        if part.others then
+          raise sqlstate 'SQ000';
+        end if;
+        jobs := jobs || part.jobs;
+        tokens := tokens || part.tokens;
+      end loop;
+      exit;
+    exception when sqlstate 'SQ000' then
+      left_out := left_out || coalesce(unit.name, '');
+      jobs := '{}';
+      tokens := '{}';
+    end;
+  end loop;
+  select coalesce(array_agg(c.id order by c.place), '{}'), coalesce(array_agg(c.token order by c.place), '{}')
+    into jobs, tokens
+  from (select c.id, c.token, row(array_position(claimed.jobs, c.id), c.place) as place
+    from unnest(jobs, tokens) with ordinality c(id, token, place)) c;
+end $$;
+
+-- Claims for a receive of a queue, and notes how far it has read the queue's flags.
+create or replace function receive_jobs(of_queue text, n integer, per_group integer, visibility interval,
+  of_group text, together boolean, limited boolean, out jobs bigint[], out tokens uuid[])
+language plpgsql volatile as $$
+declare
+  terms constant claim_terms := row(of_queue, of_group, true, null,
+    coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
+    extract(epoch from visibility), false, null, per_group, false);
+  scan flag_scan; claimed record;
+begin
+  if of_group is null then
+    scan := flags_to_read(of_queue);
+  end if;
+  if limited then
+    claimed := receive_claim(terms, n, together, scan);
+  else
+    claimed := receive_apart(terms, n, together, scan);
+  end if;
+  jobs := claimed.jobs;
+  tokens := claimed.tokens;
+  if of_group is null then
+    perform note_flags_read(of_queue, scan, claimed.first);
+  end if;
+end $$;
+
+-- Lets a transaction that receives from a queue with a limit stay open for a moment only: until its
+-- commit the receive has locked what the limit is counted by, the queue's row or that of the key.
+create or replace function commit_soon(of_queue text) returns void
+language plpgsql volatile as $$
+declare
+  setting text; most interval;
+begin
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'queue % has a limit, so a receive from it must be a transaction of its own',
+      quote_literal(of_queue) using errcode = '25001',
+      detail = 'This transaction has written already. A limit is counted until a receive commits.',
+      hint = 'Receive on a connection with autocommit, and ack in the transaction of the work.';
+  end if;
+  foreach setting in array array['idle_in_transaction_session_timeout', 'transaction_timeout'] loop
+    most := case when setting = 'transaction_timeout' then {open_limited} * 5 else {open_limited} end;
+    if coalesce(current_setting(setting, true)::interval not between interval '1 us' and most, false) then
+      perform set_config(setting, (extract(epoch from most) * 1000)::bigint::text, true);
+    end if;
   end loop;
 end $$;
 
@@ -119,9 +233,11 @@ end $$;
 -- for the whole visibility again, as far as their claims still stand. If none does, it is a new
 -- receive.
 --
--- Call it in a transaction of its own, and commit at once: what it locks, it locks until the
--- commit. No other group waits for that, unless the queue has a limit of jobs in flight: then its
--- row is among what is locked.
+-- Call it in a transaction of its own, and commit at once. Until the commit it has locked the jobs
+-- that it returned and their groups, and no others. If the queue has a limit of jobs in flight, a
+-- rate, or a limit per key, the receive has locked the count of the limit too. There it refuses a
+-- transaction that has written before (25001), and the server ends the session of a transaction
+-- that is left idle for a second.
 create or replace function receive(
   queue text, n integer default 1, visibility interval default '30 s', group_id text default null,
   attempt_id text default null, together boolean default false, requests integer default 1
@@ -137,6 +253,9 @@ declare
   tokens uuid[] := '{}';
   earlier receive_attempt;
   states text[];
+  limited constant boolean := coalesce((
+    select coalesce(q.in_flight_limit, q.rate, nullif(q.limit_per_key, 0)) is not null
+    from queue q where q.name = receive.queue), false);
 begin
   perform check_isolation('receive');
   perform check_queue(of_queue);
@@ -157,6 +276,9 @@ begin
   if current_setting('seriatim.held', true) = of_queue then
     raise exception 'this transaction holds a job of queue %, which receive could return', of_queue
       using errcode = '22023', hint = 'Call it on a connection of its own.';
+  end if;
+  if limited then
+    perform commit_soon(of_queue);
   end if;
   perform note_receiver(of_queue);
   -- A crash of the server must not lose an attempt (P9).
@@ -187,8 +309,8 @@ begin
   if jobs = '{}' then
     begin
       select c.jobs, c.tokens into jobs, tokens
-      from receive_claim(of_queue, n * requests, least(n, 10), visibility, of_group,
-        coalesce(receive.together, false)) c;
+      from receive_jobs(of_queue, n * requests, least(n, 10), visibility, of_group,
+        coalesce(receive.together, false), limited) c;
       if requests > 1 then
         select c.jobs, c.tokens into jobs, tokens from cut_answers(n, jobs, tokens) c;
       end if;

@@ -19,3 +19,15 @@ begin
   end if;
   return end_behind(of_job, token, failure_policy(of_job));
 end $$;
+
+-- Ends a job that a receiver has claimed and that must not run, and passes the turn of its group
+-- on.
+create or replace function end_unfit(of_job bigint, token uuid, disposition text) returns void
+language plpgsql volatile as $$
+begin
+  if not receive_refuse(of_job, token, disposition) then
+    -- The job may be in the dead-letter queue now.
+    perform pass_turns(array[token], array[null::bigint])
+    from job j where j.id = of_job and j.group_id is not null;
+  end if;
+end $$;

@@ -4,9 +4,11 @@
 -- Each row decides for itself, and its condition is checked again on the version that was locked.
 -- So one statement may lock and write.
 --
+-- With `chosen` it claims only these jobs.
+--
 -- Locks: job rows NO KEY UPDATE, skips. A handler by transaction has its job's row locked.
 create or replace function {schema}.claim_ungrouped(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  from_at timestamptz, until_at timestamptz) returns {schema}.claim_answer
+  from_at timestamptz, until_at timestamptz, chosen bigint[] default null) returns {schema}.claim_answer
 language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; due {schema}.due_job[];
@@ -17,7 +19,7 @@ begin
         case when j.claimed_by is null then 'receiver' else 'worker' end)::{schema}.due_job as job
       from {schema}.job j
       where j.queue = terms.queue and j.group_id is null and j.status = 'started'
-        and j.lease_until <= until_at
+        and j.lease_until <= until_at and (j.id = any (chosen)) is not false
         and (j.strict is true or {schema}.is_suspected(j.suspect, j.claim, j.lease_until))
       order by j.lease_until limit limits.slots for no key update skip locked) d;
   else
@@ -25,13 +27,14 @@ begin
     from (select row(j.id, {disposition}, {job_bytes}, null, null)::{schema}.due_job as job
       from {schema}.job j
       where j.queue = terms.queue and j.group_id is null and j.status = 'queued'
-        and j.turn_at <= until_at and j.turn_at >= from_at
+        and j.turn_at <= until_at and j.turn_at >= from_at and (j.id = any (chosen)) is not false
       order by j.turn_at, j.id limit limits.slots for no key update skip locked) d;
   end if;
   answer.jobs := '{}';
   answer.slots := 0;
   answer.size := 0;
   answer.more := false;
+  answer.others := false;
   if due is null then
     return answer;
   end if;
@@ -60,6 +63,7 @@ begin
   select array_agg(s.job), count(*), sum(s.bytes)
     into answer.jobs, answer.slots, answer.size from started s;
   answer.more := answer.slots < cardinality(due);
+  answer.others := answer.more;
   return answer;
 end $$;
 

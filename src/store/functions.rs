@@ -31,6 +31,8 @@ use crate::store::names::Names;
 
 /// When a receive reads a group again whose head another transaction has locked.
 const RETRY_SOON: Duration = Duration::from_millis(20);
+/// How long a client may leave a transaction idle that has received from a queue with a limit.
+const OPEN_LIMITED: Duration = Duration::from_secs(1);
 /// How long a statement of the library waits for a lock that `SKIP LOCKED` does not skip.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How many jobs one transaction parks of one group.
@@ -71,6 +73,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/receive_job.sql"),
     include_str!("../../sql/functions/receipt.sql"),
     include_str!("../../sql/functions/receiver.sql"),
+    include_str!("../../sql/functions/upkeep.sql"),
     include_str!("../../sql/functions/receive.sql"),
     include_str!("../../sql/functions/ack.sql"),
     include_str!("../../sql/functions/nack.sql"),
@@ -132,7 +135,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 65] {
+fn constants() -> [(&'static str, String); 66] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -172,6 +175,7 @@ fn constants() -> [(&'static str, String); 65] {
         ("{retry_soon}", seconds(RETRY_SOON)),
         ("{pinned}", pinned(|name, value| format!("set {name} = {value}"), " ")),
         ("{pin}", pinned(|name, value| format!("set_config('{name}', {value}, true)"), ", ")),
+        ("{open_limited}", seconds(OPEN_LIMITED)),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{park_batch}", PARK_BATCH.to_string()),
         // Receivers' defaults without stored settings are processors' defaults without options.

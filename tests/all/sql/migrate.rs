@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 27] = [
+pub const TABLES: [&str; 28] = [
     "adoption_lock",
     "batch",
     "batch_due",
@@ -63,6 +63,7 @@ pub const TABLES: [&str; 27] = [
     "sqs_queue",
     "sqs_secret",
     "tidy_scan",
+    "upkeep_due",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,7 +270,12 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
            order by attnum) from pg_attribute \
          where attrelid = to_regclass('seriatim.queue_minute') and attnum > 0";
     let fresh: String = value(pool, columns).await;
-    for (last, table) in [(21, "select"), (20, "drop table seriatim.queue_minute")] {
+    let before = "alter type seriatim.adoption drop attribute others; \
+         alter type seriatim.claim_answer drop attribute others; \
+         alter type seriatim.claim_scan drop attribute others; \
+         drop table seriatim.upkeep_due; drop function seriatim.upkeep_at_commit(); \
+         drop table seriatim.queue_minute";
+    for (last, table) in [(21, "select"), (20, before)] {
         let checkout = format!(
             "{table}; update seriatim.migration set checksum = '\\x00', compatible_from = 10; \
              insert into seriatim.migration (version, description, checksum, compatible_from) \

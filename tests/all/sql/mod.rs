@@ -6,6 +6,7 @@
 mod flat_receives;
 mod hostile_schemas;
 pub mod migrate;
+mod open_receives;
 mod operator_functions;
 mod receivers;
 mod roles;

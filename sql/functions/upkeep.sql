@@ -1,0 +1,73 @@
+-- Upkeep: what claims do for groups that cannot start. A worker's claim does it in passing. A
+-- receive leaves it to the commit of its transaction, which may stay open.
+
+-- Suspects claims that lapsed, ends jobs that must not run, puts groups off that cannot start, ages
+-- priorities, and clears flags of groups that have no job left. It starts no job. Bounded in rows
+-- and time: what is left is for the next call.
+--
+-- Locks: as a claim, skips.
+create or replace function upkeep(of_queue text) returns void
+language plpgsql volatile as $$
+declare
+  terms constant claim_terms := row(of_queue, null, true, null,
+    coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
+    0, false, null, 1, true);
+  until_at constant timestamptz := clock_timestamp();
+  turns turn[]; unfit turn[]; job claimed_job; chosen bigint[];
+begin
+  perform age_priorities(of_queue, until_at, 256);
+  perform suspect_ungrouped(of_queue, until_at, 256);
+  turns := read_heads(terms, lock_turns(terms, 'line', 256, '-infinity', until_at)
+    || (adopt(terms, row('-infinity', 0, until_at, false, null)::flag_range, 64, until_at,
+      until_at + interval '10 ms')).turns);
+  unfit := array(select t from unnest(turns) t where t.disposition <> 'run');
+  if unfit <> '{}' then
+    foreach job in array (start_turns(terms, row(cardinality(unfit), 0, {claim_bytes}, null)::claim_limits,
+      unfit)).jobs
+    loop
+      perform end_unfit(job.id, job.token, job.disposition);
+    end loop;
+  end if;
+  turns := (start_turns(terms, row(0, 0, 0, null)::claim_limits,
+    array(select t from unnest(turns) t where (t.disposition <> 'run') is not true))).turns;
+  if turns <> '{}' then
+    perform defer_turns(terms, turns);
+  end if;
+  chosen := array(
+    select l.id from (
+      (select j.id, {disposition} as disposition from job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'queued' and j.turn_at <= until_at
+        order by j.turn_at limit 256)
+      union all
+      (select j.id, {disposition} from job j
+        where j.queue = of_queue and j.group_id is null and j.status = 'started' and j.lease_until <= until_at
+        order by j.lease_until limit 256)) l
+    where l.disposition <> 'run');
+  if chosen <> '{}' then
+    foreach job in array (
+      claim_ungrouped(terms, row(256, 0, {claim_bytes}, null)::claim_limits, null, until_at, chosen)).jobs
+      || (claim_ungrouped(terms, row(256, 0, {claim_bytes}, null)::claim_limits, '-infinity', until_at,
+        chosen)).jobs
+    loop
+      perform end_unfit(job.id, job.token, job.disposition);
+    end loop;
+  end if;
+end $$;
+
+-- Does the upkeep of a queue at the commit of a receive that met rows which it does not return. The
+-- commit does not fail by it.
+create or replace function upkeep_at_commit() returns trigger
+language plpgsql volatile set search_path from current {pinned} as $$
+begin
+  delete from upkeep_due u where u.queue = new.queue;
+  if is_read_committed() then
+    perform upkeep(new.queue);
+  end if;
+  return null;
+exception
+  when lock_not_available then
+    return null;
+  when others then
+    raise warning 'the upkeep of queue % failed at the commit of a receive: %', new.queue, sqlerrm;
+    return null;
+end $$;
