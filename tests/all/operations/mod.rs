@@ -16,6 +16,7 @@ mod maintenance;
 mod metrics;
 mod moving;
 mod no_payload;
+mod open_transactions;
 mod operating;
 mod overview;
 mod poolers_are_seen;
