@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\x4dd5f904431524d28d9f4a0e88d0759fcc8a72cc93ca1f4fd945bd8ccba84c0e3610ca45c6cd139780975b5b8e6af552', 1);
+values (1, 'schema', '\x401f8173ee71a177a78cb989a5fff56116a14ef635ed4bdb208eeac340d5a9f0569fcddd0afffa2315f79d45d80474d6', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -29,6 +29,7 @@ create table if not exists queue_minute (
   wait_p95_ms bigint,                          -- 19 of 20 waited no longer
   primary key (queue, minute)
 );
+create index if not exists freed_slot_key on freed_slot (queue, limit_key);
 -- Version 21 has no upkeep at the commit of a receive.
 do $$
 begin

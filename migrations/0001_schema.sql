@@ -225,8 +225,9 @@ create index queue_group_halt_until on queue_group (halt_until)
 create index queue_group_limit_key on queue_group (queue, limit_key) where limit_key is not null;
 create index queue_group_gated on queue_group (queue, gated_by, gated_at) where gated_by is not null;
 
--- Slots that came free: the next claim of the queue wakes as many gated groups. Rows are inserted
--- by ends of turns and deleted by claims. Nothing is unique: no end waits for another transaction.
+-- Slots that became free: the next claim of the queue wakes as many gated groups. Rows are inserted
+-- by ends of turns, and by claims that find a key locked; claims delete them. Nothing is unique: no
+-- end waits for another transaction.
 create table freed_slot (
   queue text not null,
   limit_key text not null,
@@ -236,6 +237,7 @@ create table freed_slot (
   autovacuum_vacuum_cost_delay = 0
 );
 create index freed_slot_freed_at on freed_slot (queue, freed_at);
+create index freed_slot_key on freed_slot (queue, limit_key);
 alter table freed_slot replica identity full;
 
 -- What an adopter locks for a group that has no row yet: the row of the group's hash. A row lock

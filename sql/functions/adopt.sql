@@ -137,12 +137,13 @@ begin
   return calls;
 end $$;
 
--- Returns the turn of a group that is adopted. `flags` are how many of it were read.
+-- Returns the turn of a group that is adopted. `flags` are how many of it were read. A row that is
+-- woken may have a slot of its key.
 create or replace function {schema}.adopted_turn(name text, line tid, head_id bigint, ready_at timestamptz,
-  flags bigint, spaced_until timestamptz default null) returns {schema}.turn
+  flags bigint, spaced_until timestamptz default null, held_key text default null) returns {schema}.turn
 language sql immutable as $$
   select row(name, line, head_id, ready_at, flags,
-    null, null, null, null, null, null, null, null, spaced_until, null, null, null)::{schema}.turn
+    null, null, null, null, null, null, null, null, spaced_until, null, held_key, null)::{schema}.turn
 $$;
 
 -- Adopts up to `want` groups that flags call for, in the order of the line. Reads on behind flags
@@ -205,14 +206,14 @@ begin
         where c.ordinality > first and c.call <> calls[first].call), cardinality(calls));
       if calls[first].call = 'woken' then
         select array_agg({schema}.adopted_turn(w.name, w.line, least(w.head_id, w.id), w.due_at, w.flags,
-              w.spaced_until)),
+              w.spaced_until, w.limit_key)),
             case when count(*) = room then first + max(w.ordinality) - 1 else last end
           into turns, last
-        from (select c.*, g.line, g.head_id, g.spaced_until,
+        from (select c.*, g.line, g.head_id, g.spaced_until, g.limit_key,
             case when c.flag_at > 'epoch' then c.flag_at else flags.until_at end as due_at
           from unnest(calls[first:last]) with ordinality c
           join lateral (
-            select g.ctid as line, g.head_id, g.spaced_until from {schema}.queue_group g
+            select g.ctid as line, g.head_id, g.spaced_until, g.limit_key from {schema}.queue_group g
             where g.queue = any (array[terms.queue]) and g.group_id between c.name and c.name
               and g.claim is null and g.halted_at is null and g.ready_at > due_by
             order by g.group_id desc limit 1 for no key update skip locked) g on true

@@ -18,7 +18,8 @@
 -- A worker's followers wait for their head's slot. A receiver gets them now, when no other group is
 -- due; with `followers` above 0 it fills up from one group before it takes the next.
 create or replace function {schema}.claim_groups(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  front {schema}.claim_front, lapsed boolean, until_at timestamptz) returns {schema}.claim_answer
+  front {schema}.claim_front, lapsed boolean, until_at timestamptz, per_key integer)
+  returns {schema}.claim_answer
 language plpgsql volatile as $$
 declare
   answer {schema}.claim_answer; scan {schema}.claim_scan; wanted {schema}.claim_limits := limits;
@@ -52,7 +53,7 @@ begin
     if cardinality(locked.turns) > 0 then
       wanted.followers := case when not terms.receiver then limits.followers - cardinality(answer.jobs)
         when last or scan.together then wanted.slots else 0 end;
-      started := {schema}.start_turns(terms, wanted, locked.turns, scan.full_keys);
+      started := {schema}.start_turns(terms, wanted, locked.turns, scan.full_keys, per_key);
       scan.full_keys := started.full_keys;
       if cardinality(started.turns) > 0 then
         perform {schema}.defer_turns(terms, started.turns);
@@ -130,7 +131,7 @@ declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
   due record; front {schema}.claim_front; room record; paused boolean := false; kind text;
   part {schema}.claim_answer; wanted {schema}.claim_limits; starts bigint;
-  waits boolean := false; per_key integer; woken_at timestamptz;
+  waits boolean := false; per_key integer; woken_at timestamptz; freed_at timestamptz;
 begin
   answer.jobs := '{}';
   answer.more := false;
@@ -216,14 +217,14 @@ begin
       woken_at := {schema}.wake_gated(terms.queue, per_key, wanted.slots, behind.groups_at);
       continue when woken_at is null;
       part := {schema}.claim_groups(terms, wanted,
-        row(woken_at, null, 0, null)::{schema}.claim_front, false, began);
+        row(woken_at, null, 0, null)::{schema}.claim_front, false, began, per_key);
     elsif kind = 'lapsed groups' then
       continue when limits.in_flight is null or front.groups_at is null;
       part := {schema}.claim_groups(terms, wanted,
-        row(front.groups_at, null, 0, null)::{schema}.claim_front, true, began);
+        row(front.groups_at, null, 0, null)::{schema}.claim_front, true, began, per_key);
     else
       continue when front.groups_at is null and front.flags_at is null;
-      part := {schema}.claim_groups(terms, wanted, front, false, began);
+      part := {schema}.claim_groups(terms, wanted, front, false, began, per_key);
       answer.groups_at := part.groups_at;
       answer.flags_at := part.flags_at;
       answer.flags_id := part.flags_id;
@@ -242,9 +243,8 @@ begin
 
   if per_key is not null and not answer.more then
     -- A slot that this claim could not pass on, or that came free in it.
-    answer.more := exists (
-      select from {schema}.freed_slot f
-      where f.queue = terms.queue and f.freed_at >= behind.groups_at limit 1);
+    freed_at := {schema}.freed_at(terms.queue, behind.groups_at);
+    answer.more := coalesce(freed_at <= clock_timestamp(), false);
   end if;
   if starts is not null then
     answer.next := {schema}.count_starts(terms.queue,
@@ -268,7 +268,7 @@ begin
   if behind.groups_at = '-infinity' and not answer.more and not terms.receiver and not waits then
     at := clock_timestamp();
     -- The leases of this claim count as well: one poll too many.
-    answer.next := extract(epoch from nullif(least(
+    answer.next := extract(epoch from nullif(least(freed_at,
       (select f.ready_at from {schema}.first_group(terms.queue, began, 'infinity') f),
       (select f.turn_at from {schema}.first_ungrouped(terms.queue, began, 'infinity') f),
       (select f.flag_at from {schema}.first_flag(terms.queue, began, 9223372036854775807, 'infinity') f)),

@@ -30,10 +30,13 @@ language sql stable as $$
   order by j.turn_at limit 1
 $$;
 
--- Returns in how many seconds a claim of the queue may find something, also if another transaction
--- has locked what is due; null if nothing will be due, as far as is known. In a paused queue
--- nothing is due before the pause ends, and in one with a rate before it allows a start. The caller
--- has plans pinned.
+-- Returns in how many seconds a claim of the queue may find something, even if another transaction
+-- has locked a group or a job that is due; null if nothing will be due, as far as is known. A slot
+-- of a limit key that another transaction has locked is looked at later (`freed_at`). In a paused
+-- queue nothing is due before the pause ends, and in one with a rate before it allows a start. The
+-- caller has plans pinned.
+--
+-- Locks: a limit key for a moment, skips.
 create or replace function {schema}.due_in(of_queue text) returns float8
 language plpgsql volatile as $$
 declare
@@ -49,7 +52,7 @@ begin
   end if;
   return extract(epoch from nullif(greatest(begins_at, least(
       (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
-      (select f.freed_at from {schema}.freed_slot f where f.queue = of_queue order by f.freed_at limit 1),
+      {schema}.freed_at(of_queue, '-infinity'),
       -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
       (select min(f.flag_at) from (
           select j.group_id, {flag_at} as flag_at from {schema}.job j

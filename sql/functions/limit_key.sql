@@ -7,20 +7,26 @@
 -- longest. The slot is kept for that one: no other group takes it first.
 --
 -- Slots are counted behind the key's lock, by a snapshot that is younger. So no more groups run
--- than the limit says. And a gated group is never forgotten: it was gated while others had all
--- slots, and the end of each of these is appended when it commits.
+-- than the limit says. And a gated group is never forgotten: it was gated while other rows had all
+-- slots, and the end of each of these is appended when it commits. A claim reads the limit once,
+-- and decides once which slot a turn has (`start_turns`): a row must have the slot that gated
+-- another group.
+
+-- Returns the hash of a limit key. Its lock is the row of `adoption_lock` with that hash, as for
+-- new groups: some keys and groups share a lock.
+create or replace function {schema}.limit_key_hash(of_queue text, key text) returns integer
+language sql immutable as $$
+  select (hashtextextended(quote_literal(of_queue) || ' limit ' || quote_literal(key), 0) & 65535)::integer
+$$;
 
 -- Locks a limit key until the commit. Returns whether it did, in up to `tries`, one a millisecond:
 -- another claim may have it, for a few milliseconds, or while a receiver's transaction is open.
---
--- The lock is a row of `adoption_lock`, as for new groups. Some keys and groups have the same one.
 --
 -- Locks: a row of `adoption_lock` NO KEY UPDATE, skips.
 create or replace function {schema}.lock_limit_key(of_queue text, key text, tries integer) returns boolean
 language plpgsql volatile as $$
 declare
-  its_hash constant integer :=
-    hashtextextended(quote_literal(of_queue) || ' limit ' || quote_literal(key), 0) & 65535;
+  its_hash constant integer := {schema}.limit_key_hash(of_queue, key);
 begin
   for try in 1..tries loop
     perform from {schema}.adoption_lock l where l.hash = any (array[its_hash])
@@ -41,30 +47,43 @@ begin
     select count(*) from {schema}.queue_group g where g.queue = of_queue and g.limit_key = key);
 end $$;
 
--- Returns whether a turn may start its job, or its key has a slot for it; `started` are turns that
--- this claim starts. A claim that is taken over has its slot. One of `full_keys` has none left. If
--- another claim has the key, the next one counts: it wakes the group if there is a slot.
-create or replace function {schema}.has_slot(of_queue text, turn {schema}.turn, started {schema}.turn[],
+-- Returns whether a turn may start its job, or its key has a slot for it. `taken` are the keys of
+-- slots that this claim has given to turns and not written yet. A claim that is taken over has its
+-- slot. One of `full_keys` has none left. If another claim has the key, the next claim counts: it
+-- wakes the group if there is a slot.
+create or replace function {schema}.has_slot(of_queue text, per_key integer, turn {schema}.turn, taken text[],
   full_keys text[]) returns boolean
 language plpgsql volatile as $$
-declare
-  per_key integer;
 begin
-  if turn.disposition <> 'run' or turn.lapsed_job is not null or turn.held_key = turn.limit_key then
+  if coalesce(per_key, 0) = 0 or turn.disposition <> 'run' or turn.lapsed_job is not null
+    or turn.held_key = turn.limit_key
+  then
     return true;
   elsif turn.limit_key = any (full_keys) then
     return false;
-  end if;
-  select q.limit_per_key into per_key from {schema}.queue q where q.name = of_queue;
-  if coalesce(per_key, 0) = 0 then
-    return true;
   elsif not {schema}.lock_limit_key(of_queue, turn.limit_key, 3) then
-    perform {schema}.free_slots(array[of_queue], array[turn.limit_key], false);
+    perform {schema}.note_locked_key(of_queue, turn.limit_key);
     return false;
   end if;
   return {schema}.slots_left(of_queue, turn.limit_key, per_key) > (
-    select count(*) from unnest(started) s
-    where s.limit_key = turn.limit_key and s.disposition = 'run' and s.held_key is distinct from s.limit_key);
+    select count(*) from unnest(taken) t(key) where t.key = turn.limit_key);
+end $$;
+
+-- Leaves a note in `freed_slot` for a key that another transaction has locked: a later claim counts
+-- its slots. A note that is there is enough. It is locked until this transaction's commit: so no
+-- claim deletes it that cannot see yet which group this claim has gated. If it is locked, this
+-- claim adds its own. So a key has one note, and one more for each claim that runs at the same
+-- time.
+--
+-- Locks: a row of `freed_slot` NO KEY UPDATE, skips.
+create or replace function {schema}.note_locked_key(of_queue text, key text) returns void
+language plpgsql volatile as $$
+begin
+  perform from {schema}.freed_slot f where f.queue = of_queue and f.limit_key = key
+  limit 1 for no key update skip locked;
+  if not found then
+    perform {schema}.free_slots(array[of_queue], array[key], false);
+  end if;
 end $$;
 
 -- Appends slots that are free from this transaction's commit on. A worker claims behind each end;
@@ -90,8 +109,8 @@ begin
 end $$;
 
 -- Appends a slot for each key that groups of a queue wait for, as its limit has changed, and wakes
--- workers. A claim that counted by the limit of before may gate a group behind this: the ends of
--- the others wake it, or the next sweep.
+-- workers. A claim that has read the limit of before may gate a group after this: the ends of the
+-- others wake it, or the next sweep (`wake_stranded`).
 create or replace function {schema}.free_gated(of_queue text) returns void
 language sql volatile as $$
   with recursive gated(key) as (
@@ -109,38 +128,39 @@ $$;
 -- Returns the first of their places in the line. If the limit is 0, as it was removed, all gated
 -- groups are woken. A slot that it cannot pass on stays for the next claim.
 --
+-- It skips keys that other transactions have locked, however many they are: about 5 us each.
+--
 -- An end that is not seen by the delete, and is by the count, leaves its slot here: the next claim
 -- finds nothing to do for it.
 --
--- Locks: limit keys (`lock_limit_key`), gated groups NO KEY UPDATE, skips.
+-- Locks: limit keys, rows of `freed_slot` FOR UPDATE, gated groups NO KEY UPDATE, skips.
 create or replace function {schema}.wake_gated(of_queue text, per_key integer, most bigint,
   from_at timestamptz) returns timestamptz
 language plpgsql volatile as $$
 declare
-  freed record; room bigint; woken record; first_at timestamptz;
+  keys text[]; freed text; room bigint; woken record; first_at timestamptz;
 begin
-  for freed in
-    select f.limit_key as key, array_agg(f.line) as lines
-    from (select f.limit_key, f.ctid as line, f.freed_at from {schema}.freed_slot f
-      where f.queue = of_queue and f.freed_at >= from_at
-      order by f.freed_at limit 256) f
-    group by f.limit_key order by min(f.freed_at)
+  keys := array(
+    select f.limit_key from {schema}.freed_slot f
+    join {schema}.adoption_lock l on l.hash = any (array[{schema}.limit_key_hash(f.queue, f.limit_key)])
+    where f.queue = of_queue and f.freed_at >= from_at
+    order by f.freed_at limit greatest(most, 0) for no key update of l skip locked);
+  for freed in select k.key from unnest(keys) with ordinality k(key) group by k.key order by min(k.ordinality)
   loop
     exit when most < 1;
-    continue when not {schema}.lock_limit_key(of_queue, freed.key, 1);
-    -- The key again: vacuum may have given a place to another row.
-    delete from {schema}.freed_slot f
-    where f.ctid = any (freed.lines) and f.queue = of_queue and f.limit_key = freed.key;
-    room := case when per_key = 0 then 1000000 else {schema}.slots_left(of_queue, freed.key, per_key) end;
+    delete from {schema}.freed_slot f where f.ctid = any (array(
+      select f.ctid from {schema}.freed_slot f
+      where f.queue = of_queue and f.limit_key = freed for update skip locked));
+    room := case when per_key = 0 then 1000000 else {schema}.slots_left(of_queue, freed, per_key) end;
     continue when room < 1;
     with gated as materialized (
       select g.ctid as line, g.gated_at from {schema}.queue_group g
-      where g.queue = of_queue and g.gated_by = freed.key
+      where g.queue = of_queue and g.gated_by = freed
       order by g.gated_at limit least(room, most) for no key update skip locked),
     written as (
       update {schema}.queue_group g set
         ready_at = gated.gated_at, gated_by = null, gated_at = null,
-        limit_key = case when per_key > 0 then freed.key end
+        limit_key = case when per_key > 0 then freed end
       from gated where g.ctid = gated.line
       returning gated.gated_at)
     select count(*) as groups, min(w.gated_at) as first_at into woken from written w;
@@ -148,11 +168,77 @@ begin
     most := most - woken.groups;
     if woken.groups < room then
       -- Others are behind these, or are locked for a moment.
-      perform from {schema}.queue_group g where g.queue = of_queue and g.gated_by = freed.key limit 1;
+      perform from {schema}.queue_group g where g.queue = of_queue and g.gated_by = freed limit 1;
       if found then
-        perform {schema}.free_slots(array[of_queue], array[freed.key], false);
+        perform {schema}.free_slots(array[of_queue], array[freed], false);
       end if;
     end if;
   end loop;
   return first_at;
+end $$;
+
+-- Returns when a claim can consume a freed slot: the time of the first one whose key no other
+-- transaction has locked. If all keys are locked, it is a time to look again: as long from now as
+-- the last note is old, from 10 ms to half a second. Null: no slot was freed. It gives the locks
+-- back at once.
+--
+-- Locks: a limit key, skips.
+create or replace function {schema}.freed_at(of_queue text, from_at timestamptz) returns timestamptz
+language plpgsql volatile as $$
+declare
+  first_at timestamptz; last_at timestamptz;
+begin
+  select f.freed_at into last_at from {schema}.freed_slot f
+  where f.queue = of_queue and f.freed_at >= from_at order by f.freed_at desc limit 1;
+  if last_at is null then
+    return null;
+  end if;
+  begin
+    select f.freed_at into first_at from {schema}.freed_slot f
+    join {schema}.adoption_lock l on l.hash = any (array[{schema}.limit_key_hash(f.queue, f.limit_key)])
+    where f.queue = of_queue and f.freed_at >= from_at
+    order by f.freed_at limit 1 for no key update of l skip locked;
+    raise sqlstate 'SQ000';
+  exception when sqlstate 'SQ000' then
+    return coalesce(first_at, clock_timestamp()
+      + least(greatest(clock_timestamp() - last_at, interval '10 ms'), interval '0.5 s'));
+  end;
+end $$;
+
+-- Frees a slot for each limit key of a queue that has one left, whose groups are gated, and that no
+-- freed slot speaks for: nothing but the end of another group would wake them. Returns for how many
+-- keys there was no other group either. One look for each key that gates groups, however many
+-- groups the queue has.
+--
+-- In a table that only the library writes, no key is stranded. A group waits late if a claim that
+-- had read a lower limit has gated it after the change.
+create or replace function {schema}.wake_stranded(of_queue text) returns bigint
+language plpgsql volatile as $$
+declare
+  late text[]; stranded bigint;
+  per_key constant bigint := (
+    select nullif(q.limit_per_key, 0) from {schema}.queue q where q.name = of_queue);
+begin
+  -- One snapshot: an end frees its slot and appends it in one transaction, and a claim deletes it
+  -- and wakes the group in one.
+  with recursive gated(key) as (
+    select (select g.gated_by from {schema}.queue_group g
+      where g.queue = of_queue and g.gated_by is not null order by g.gated_by limit 1)
+    union all
+    select (select g.gated_by from {schema}.queue_group g
+      where g.queue = of_queue and g.gated_by > gated.key order by g.gated_by limit 1)
+    from gated where gated.key is not null)
+  select array_agg(k.key), count(*) filter (where k.taken = 0) into late, stranded
+  from (
+    select gated.key, (select count(*) from (
+        select from {schema}.queue_group t where t.queue = of_queue and t.limit_key = gated.key
+        limit per_key) t) as taken
+    from gated
+    where gated.key is not null and not exists (
+      select from {schema}.freed_slot f where f.queue = of_queue and f.limit_key = gated.key)) k
+  where per_key is null or k.taken < per_key;
+  if late is not null then
+    perform {schema}.free_slots(array_fill(of_queue, array[cardinality(late)]), late, true);
+  end if;
+  return stranded;
 end $$;

@@ -3,8 +3,8 @@
 -- Starts up to `slots` heads, and jobs behind them (`follow`). Together they have at most `bytes`
 -- of data, or are one job. Returns the claimed jobs in the order of their turns: behind each head,
 -- which has a token, come its followers, without one. `turns` are now those that are to be
--- deferred: so are those whose limit key has no slot (`full_keys`). `more`: others are left for
--- want of slots or bytes.
+-- deferred: so are those whose limit key has no slot (`full_keys`), by the limit that this claim
+-- has read (`per_key`). `more`: others are left for want of slots or bytes.
 --
 -- The group's row names the jobs, which are locked and not written. Its commit is the attempt, and
 -- comes before the handler (P9): a take-over of the claim counts it. The token is random, and
@@ -13,12 +13,13 @@
 --
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  inout turns {schema}.turn[], inout full_keys text[] default '{}', out jobs {schema}.claimed_job[],
+  inout turns {schema}.turn[], inout full_keys text[] default '{}', per_key integer default null, out jobs {schema}.claimed_job[],
   out heads integer, out size bigint, out more boolean)
 language plpgsql volatile as $$
 declare
   turn {schema}.turn; started {schema}.turn[] := '{}'; deferred {schema}.turn[] := '{}'; written integer;
-  is_strict boolean; lost boolean := false; begins boolean; freed text[] := '{}';
+  is_strict boolean; lost boolean := false; begins boolean; freed text[] := '{}'; taken text[] := '{}';
+  slot_key text;
 begin
   jobs := '{}';
   heads := 0;
@@ -26,7 +27,7 @@ begin
   more := false;
   foreach turn in array turns loop
     begins := turn.job is not null and heads < limits.slots and (size < limits.bytes or heads = 0);
-    if begins and turn.limit_key is not null and not {schema}.has_slot(terms.queue, turn, started, full_keys)
+    if begins and turn.limit_key is not null and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
     then
       full_keys := full_keys || turn.limit_key;
       turn.gated := true;
@@ -34,15 +35,20 @@ begin
       begins := false;
     end if;
     if begins then
+      if turn.limit_key is not null or turn.held_key is not null then
+        -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
+        slot_key := case when turn.disposition = 'run' and (turn.limit_key = turn.held_key or per_key > 0)
+          then turn.limit_key end;
+        if slot_key is distinct from turn.held_key then
+          freed := freed || array_remove(array[turn.held_key], null);
+          taken := taken || array_remove(array[slot_key], null);
+          turn.held_key := slot_key;
+        end if;
+      end if;
       started := started || turn;
       heads := heads + 1;
       size := size + turn.bytes;
       lost := lost or turn.suspected is true;
-      if turn.held_key is not null
-        and (turn.disposition <> 'run' or turn.limit_key is distinct from turn.held_key)
-      then
-        freed := freed || turn.held_key;
-      end if;
     else
       more := more or turn.job is not null;
       if turn.job is null or turn.flags is not null then
@@ -80,10 +86,6 @@ begin
     select s.*, gen_random_uuid() as token,
       case when s.followers <> '{}' then s.job || s.followers end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
-      -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
-      case when s.disposition = 'run' and s.limit_key is not null and (s.limit_key = s.held_key or exists (
-          select from {schema}.queue q where q.name = terms.queue and q.limit_per_key > 0))
-        then s.limit_key end as slot_key,
       clock_timestamp() + (select make_interval(secs => q.group_spacing_ms / 1000.0::float8)
         from {schema}.queue q where q.name = terms.queue) as next_start_at,
       clock_timestamp() + make_interval(secs => coalesce(
@@ -96,7 +98,7 @@ begin
       claim = claim.token, job_id = claim.job, batch = claim.batch, started_at = claim.started_at,
       claimed_by = terms.processor, strict = is_strict, ready_at = claim.lease_until,
       head_id = case when g.claim is null then claim.job else g.head_id end,
-      suspect = null, aging_priority = 0, rechecks = 0, limit_key = claim.slot_key,
+      suspect = null, aging_priority = 0, rechecks = 0, limit_key = claim.held_key,
       gated_by = null, gated_at = null,
       spaced_until = case when claim.started_at is null then g.spaced_until else claim.next_start_at end
     from claim where g.ctid = claim.line
@@ -106,7 +108,7 @@ begin
       queue, group_id, head_id, claim, job_id, batch, started_at, claimed_by, strict, ready_at, limit_key,
       spaced_until)
     select terms.queue, claim.name, claim.job, claim.token, claim.job, claim.batch, claim.started_at,
-      terms.processor, is_strict, claim.lease_until, claim.slot_key,
+      terms.processor, is_strict, claim.lease_until, claim.held_key,
       case when claim.started_at is not null then claim.next_start_at end
     from claim where claim.line is null
     returning 1)

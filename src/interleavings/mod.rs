@@ -20,6 +20,7 @@ mod fence;
 mod followers;
 mod heads;
 mod late_commits;
+mod limit_key_races;
 mod limit_keys;
 mod limits;
 mod new_groups;

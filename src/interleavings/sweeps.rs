@@ -1,9 +1,12 @@
 //! The sweep wakes a group that nothing else would, and leaves alone one that waits as it should.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
+use crate::maintenance::sweep::sweep;
 use crate::store::Claim;
 use crate::{Client, NewJob};
 
@@ -36,13 +39,18 @@ async fn gated_groups_are_left_in_their_places() {
     let (mut conn, claim) = one_is_claimed(&scene, PER_KEY, &["a", "b", "c"]).await;
     assert_eq!(scene.number(GATED).await, 2);
     for group in ["b", "c"] {
-        assert!(!scene.rescue(group).await, "the slot of its key is taken");
+        assert!(!scene.rescue(group).await, "it is gated");
     }
+    let freed = "select count(*) from seriatim.freed_slot";
+    assert_eq!(
+        (scene.wake_stranded().await, scene.number(freed).await),
+        (0, 0),
+        "the slot is taken"
+    );
     scene.lease("a", 3600).await;
     scene.run_job(&mut conn, &claim).await;
-    for group in ["b", "c"] {
-        assert!(!scene.rescue(group).await, "a slot came free, and the next claim sees it");
-    }
+    let next = "a slot came free, and the next claim sees it";
+    assert_eq!((scene.wake_stranded().await, scene.number(freed).await), (0, 1), "{next}");
     assert_eq!(scene.drain().await, [claim.job + 1, claim.job + 2]);
     scene.end().await;
 }
@@ -53,7 +61,7 @@ async fn a_gated_group_is_found_when_the_row_with_the_slot_was_deleted_by_hand()
     let (mut conn, claim) = one_is_claimed(&scene, PER_KEY, &["a", "b"]).await;
     scene.run("delete from seriatim.queue_group where group_id = 'a'").await;
     assert!(scene.claim(&mut conn, 10).await.is_empty(), "nothing tells that the slot is free");
-    assert!(scene.rescue("b").await && scene.rescue("a").await);
+    assert!(scene.wake_stranded().await == 1 && scene.rescue("a").await);
     let mut ran = scene.drain().await;
     ran.sort_unstable();
     assert_eq!(ran, [claim.job, claim.job + 1]);
@@ -72,5 +80,40 @@ async fn a_group_whose_next_start_is_spaced_is_left_alone() {
     scene.run("update seriatim.queue set group_spacing_ms = null").await;
     scene.run("update seriatim.queue_group set ready_at = now(), spaced_until = null").await;
     assert_eq!(scene.drain().await, [claim.job + 1]);
+    scene.end().await;
+}
+
+/// One round finds a limit key that nothing speaks for, wherever its groups are among those that
+/// wait for something else. A round visits 200 groups, in the order of their names.
+#[tokio::test]
+async fn a_round_finds_a_gated_group_beside_many_delayed_ones() {
+    let scene = Scene::new().await;
+    let (mut conn, _) = one_is_claimed(&scene, PER_KEY, &["z1", "z2"]).await;
+    let groups: Vec<String> = (0..2_000).map(|number| format!("a{number}")).collect();
+    let delayed = |group: &String| NewJob::new(Q, &1).group(group).delay(Duration::from_hours(1));
+    crate::enqueue_many(&mut conn, groups.iter().map(delayed)).await.unwrap();
+    scene.run("update seriatim.queue_group set limit_key = null").await;
+    assert!(scene.claim(&mut conn, 10).await.is_empty(), "nothing tells that the slot is free");
+    assert_eq!(sweep(&scene.store, &mut conn, Q, &mut String::new()).await.unwrap(), 1);
+    let started = scene.claim_one(&mut conn).await;
+    assert_eq!(started.group.as_deref(), Some("z2"));
+    scene.end().await;
+}
+
+/// A key has its slot again by one look at that key, however many others gate groups.
+#[tokio::test]
+async fn a_round_looks_once_at_each_key_and_frees_no_slot_twice() {
+    let scene = Scene::new().await;
+    scene.run("insert into seriatim.queue (name, limit_per_key) values ('q', 2)").await;
+    // Two groups of each key have its slots, and ten wait. One key in a hundred has a slot left.
+    let row = "insert into seriatim.queue_group (queue, group_id, ready_at, head_id, limit_key, gated_by, gated_at)";
+    let values = "select 'q', k || '-' || g, 'infinity', 1, case when g <= 2 and (g = 1 or k % 100 > 0) then k::text end, \
+                  case when g > 2 then k::text end, case when g > 2 then now() end \
+                  from generate_series(1, 1000) k, generate_series(1, 12) g";
+    scene.run(&format!("{row} {values}")).await;
+    let freed = "select count(*) from seriatim.freed_slot";
+    for _ in 0..2 {
+        assert_eq!((scene.wake_stranded().await, scene.number(freed).await), (0, 10));
+    }
     scene.end().await;
 }

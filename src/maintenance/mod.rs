@@ -13,6 +13,6 @@ mod move_tasks;
 mod requests;
 mod retention;
 pub(crate) mod schedules;
-mod sweep;
+pub(crate) mod sweep;
 mod tidy;
 mod unserved;

@@ -1,4 +1,5 @@
-//! The sweep: makes groups ready that nothing would wake, because tables were written by hand.
+//! The sweep: makes groups ready that nothing would wake, because tables were written by hand, or
+//! their limit changed next to a claim.
 
 use sqlx::PgConnection;
 
@@ -8,9 +9,10 @@ use crate::store::Store;
 /// Bounds the groups that the sweep visits per queue and round.
 const GROUPS: usize = 200;
 
-/// Visits the next groups with unfinished jobs behind `cursor`, and makes those ready that nothing
-/// would wake. Returns their number. A group that was gated beside a change of its limit is woken,
-/// and not counted.
+/// Wakes gated groups whose limit keys have slots left, for all keys. Then visits the next groups
+/// with unfinished jobs after `cursor`, and makes those ready that nothing would wake. Returns the
+/// number of keys and groups that nothing would have woken: a group that was gated next to a change
+/// of its limit only waited longer.
 pub(crate) async fn sweep(
     store: &Store,
     conn: &mut PgConnection,
@@ -19,6 +21,7 @@ pub(crate) async fn sweep(
 ) -> Result<u64, sqlx::Error> {
     let mut repaired = 0;
     let visit = async |conn: &mut PgConnection| {
+        repaired += store.wake_stranded(conn, queue).await?;
         for _ in 0..GROUPS {
             let Some(group) = store.next_group(conn, queue, cursor).await? else {
                 cursor.clear();

@@ -143,6 +143,13 @@ impl Scene {
         self.number(&sql).await == 1
     }
 
+    /// Runs the sweep for gated groups; returns for how many limit keys nothing would have woken
+    /// any.
+    pub(crate) async fn wake_stranded(&self) -> u64 {
+        let mut me = self.me.lock().await;
+        self.store.wake_stranded(&mut me, Q).await.unwrap()
+    }
+
     /// Runs the sweep for the group; returns whether it repaired something.
     pub(crate) async fn rescue(&self, group: &str) -> bool {
         let mut me = self.me.lock().await;

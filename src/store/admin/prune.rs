@@ -40,7 +40,7 @@ statements! {
     NEXT_GROUP = groups;
     STRANDED = stranded;
     FLAG = flag;
-    FREE_SLOT = |names| names.sql("select {free_slots}(array[$1], array[$2], true)");
+    WAKE_STRANDED = |names| names.sql("select {wake_stranded}($1)");
     FORGET_PAUSES = |names| names.sql("select p.queue, p.group_id from {forget_pauses}($1, $2, $3) p");
     EXPIRED_DEDUP = |names| expired(names.dedup());
     EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
@@ -115,10 +115,7 @@ fn groups(names: &Names) -> String {
 
 /// The lowest unfinished job of a group, if nothing would wake it: no flag at or below it, no row
 /// that would come to it, and no pause, whose end flags it. One snapshot: in each, a flag or a row
-/// covers every job that the library wrote.
-///
-/// With its limit key if the group waits for a slot that is free, and others run: their ends would
-/// wake it. A claim that counted by the limit of before has gated it.
+/// covers every job that the library wrote. A group that is gated is left to `wake_stranded`.
 fn stranded(names: &Names) -> String {
     let mut lowest = select()
         .columns([("j", "id"), ("j", "run_at")])
@@ -137,36 +134,23 @@ fn stranded(names: &Names) -> String {
         .limit(1)
         .to_owned();
     in_order(&mut flag, "f", &Order::Asc);
-    // A gated one is woken by a slot that came free, or by the end of a group that has one.
-    let is_gated = names.sql(
-        "g.gated_by is not null and (
-          exists (select from {freed_slot} f where f.queue = g.queue and f.limit_key = g.gated_by)
-          or (select count(*) from {queue_group} t where t.queue = g.queue and t.limit_key = g.gated_by)
-            >= (select nullif(q.limit_per_key, 0) from {queue} q where q.name = g.queue))",
-    );
     // A free row must come up by the time its head may start; a claimed one does by its lease.
     let covered = select()
         .expr(sql("1"))
         .from_as(names.queue_group(), "g")
         .and_where(sql("g.queue = ?1 and g.group_id = ?2"))
-        .and_where(sql(format!(
-            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id and ({is_gated} \
+        .and_where(sql(
+            "(g.halted_at is not null or g.claim is not null or g.head_id <= lowest.id and (g.gated_by is not null \
              or g.ready_at <= greatest(lowest.run_at, g.spaced_until, clock_timestamp()) + interval '5 s'))",
-        )))
+        ))
         .to_owned();
     let pause = select()
         .expr(sql("1"))
         .from_as(names.group_setting(), "s")
         .and_where(sql(format!("s.queue = ?1 and s.group_id = ?2 and {}", paused("s"))))
         .to_owned();
-    let late_key = names.sql(
-        "(select g.gated_by from {queue_group} g
-          where g.queue = ?1 and g.group_id = ?2 and g.head_id <= lowest.id and exists (
-            select from {queue_group} t where t.queue = g.queue and t.limit_key = g.gated_by))",
-    );
     let query = select()
         .column(("lowest", "id"))
-        .expr(sql(late_key))
         .from("lowest")
         .and_where(Expr::cust_with_expr("coalesce($1 > lowest.id, true)", sub(flag)))
         .and_where(Expr::not_exists(covered))
@@ -304,8 +288,18 @@ impl Store {
         self.query(&NEXT_GROUP).bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Flags the group's next job if nothing would wake it; returns whether it did. Frees the slot
-    /// for a gated group that does not know of it.
+    /// Wakes gated groups of a queue whose limit keys have slots left that nothing speaks for.
+    /// Returns for how many keys nothing would have woken any.
+    pub(crate) async fn wake_stranded(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<u64, sqlx::Error> {
+        let keys: i64 = self.query(&WAKE_STRANDED).bind(queue).fetch_one(conn).await?.try_get(0)?;
+        Ok(keys.unsigned_abs())
+    }
+
+    /// Flags the group's next job if nothing would wake it; returns whether it did.
     pub(crate) async fn rescue(
         &self,
         conn: &mut PgConnection,
@@ -316,11 +310,7 @@ impl Store {
         let Some(row) = stranded.fetch_optional(&mut *conn).await? else {
             return Ok(false);
         };
-        let (job, late_key): (i64, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
-        if let Some(key) = late_key {
-            self.query(&FREE_SLOT).bind(queue).bind(key).execute(conn).await?;
-            return Ok(false);
-        }
+        let job: i64 = row.try_get(0)?;
         Ok(self.query(&FLAG).bind(job).fetch_optional(conn).await?.is_some())
     }
 }

@@ -66,6 +66,12 @@ fn a_limit_that_changes_at_any_time() {
 }
 
 #[test]
+fn a_limit_that_is_removed_during_a_claim_of_two_groups() {
+    check("two slots", &changed(&[1, 0], &[1, 1, 1], &[TWO_SLOTS]));
+    check("removed and set again", &changed(&[1, 0, 1], &[1, 1], &[TWO_SLOTS]));
+}
+
+#[test]
 fn a_limit_that_is_removed_beside_a_claim_that_goes_on() {
     let removed = changed(&[1, 0], &[1, 1], &[WORKER, WORKER]);
     check("claims that are released", &LimitKey { may_release: true, ..removed });

@@ -10,9 +10,12 @@ const ANY: u8 = 9;
 impl LimitKey {
     /// Begins a call; a receiver's may be a further one in its open transaction.
     pub fn begin(&self, s: &mut State, it: usize) {
+        let adopts = self.is(Mutation::AdoptWithoutTheSlot);
+        let line = (0..GROUPS).filter(|group| adopts && s.seen(it, *group).row == Row::Line);
         s.claims[it] = Claim {
             step: Step::WakeList,
             limit: s.limit,
+            line: line.fold(0, |bits, group| bits | 1 << group),
             slots: self.claims[it].slots,
             ..s.claims[it]
         };
@@ -33,8 +36,7 @@ impl LimitKey {
                 self.wake(s, it, room);
             }
             Step::Lock => self.lock_next(s, it),
-            Step::Count { group, limit, counted } => self.count(s, it, group, limit, counted),
-            Step::Start { group, limit } => self.start(s, it, group, limit),
+            Step::Count { group, counted } => self.count(s, it, group, counted),
             Step::Commit => commit(s, it),
         }
     }
@@ -47,23 +49,22 @@ impl LimitKey {
             claim.step = Step::Lock;
             return;
         }
-        claim.listed = freed;
         claim.step = Step::WakeDelete;
         if self.is(Mutation::CountBeforeTheDelete) {
             s.claims[it].room = Some(self.room_to_wake(s, it));
         }
     }
 
-    /// Deletes what it has read, if it gets the key; some may be gone.
+    /// Deletes freed slots, if it gets the key; not those that another claim has locked.
     fn delete_freed(&self, s: &mut State, it: usize) {
         let locked = s.lock_key(it) || self.is(Mutation::WakeWithoutLock);
-        let freed = s.freed;
+        let freed = s.free_notes(it);
         let claim = &mut s.claims[it];
         if locked {
-            claim.deleted |= claim.listed & freed;
+            claim.deleted |= freed;
+            claim.noted = 0;
             claim.appended = 0;
         }
-        claim.listed = 0;
         claim.step = if locked { Step::Wake } else { Step::Lock };
     }
 
@@ -133,29 +134,38 @@ impl LimitKey {
                 claim.step = Step::WakeList;
             }
             None => {
-                let Claim { has_key, deleted, appended, locked, heads, written, .. } = *claim;
+                let Claim { has_key, deleted, noted, appended, locked, heads, written, .. } =
+                    *claim;
                 let step = Step::Commit;
                 *claim = Claim {
                     step,
                     has_key,
                     deleted,
+                    noted,
                     appended,
                     locked,
                     heads,
                     written,
                     ..<_>::default()
                 };
+                if self.is(Mutation::ReadTheLimitTwice) && s.limit == 0 {
+                    for (group, row) in s.claims[it].written.iter_mut().enumerate() {
+                        let had = s.groups[group].slot;
+                        *row = row.map(|row| Group { slot: row.slot && had, ..row });
+                    }
+                }
             }
         }
     }
 
     /// Reads the head. A group that has a slot, or is taken over, needs none.
     fn ask(&self, s: &mut State, it: usize, group: u8) {
-        let row = s.seen(it, group as usize);
-        let limit = s.limit;
+        let mut row = s.seen(it, group as usize);
         let early = self.is(Mutation::CountBeforeTheLock);
-        let counted = if early { s.room(it, limit) } else { 0 };
+        let counted = if early { s.room(it, s.claims[it].limit) } else { 0 };
         let claim = &mut s.claims[it];
+        let adopted = row.row == Row::Line && claim.line & 1 << group == 0;
+        row.slot &= !(adopted && self.is(Mutation::AdoptWithoutTheSlot));
         if s.jobs[group as usize] == 0 {
             // Its job was cancelled. A row that this transaction has written stays for the next
             // claim.
@@ -168,36 +178,40 @@ impl LimitKey {
             return;
         }
         claim.heads |= u8::from(self.cancels > 0) << group;
-        if row.row == Row::Claimed || row.slot {
-            self.start_next(s, it, group, None);
+        if row.row == Row::Claimed || row.slot || claim.limit == 0 {
+            self.start(s, it, group, row, false);
         } else if claim.full {
             self.gate(s, it, group);
-        } else if limit == 0 {
-            self.start_next(s, it, group, None);
         } else {
-            claim.step = Step::Count { group, limit, counted };
+            claim.step = Step::Count { group, counted };
         }
     }
 
-    /// If another claim has the key, the next claim counts. Else it counts in a new statement.
-    fn count(&self, s: &mut State, it: usize, group: u8, limit: u8, counted: u8) {
+    /// If another claim has the key, a later claim counts. Otherwise it counts in a new statement.
+    fn count(&self, s: &mut State, it: usize, group: u8, counted: u8) {
         let locked = s.lock_key(it);
+        let limit = s.claims[it].limit;
         let room = if self.is(Mutation::CountBeforeTheLock) { counted } else { s.room(it, limit) };
         if !locked {
-            s.claims[it].appended += u8::from(!self.is(Mutation::ForgetWithoutLock));
+            self.note(s, it);
             self.gate(s, it, group);
         } else if room > 0 {
-            self.start_next(s, it, group, Some(limit));
+            let row = s.seen(it, group as usize);
+            self.start(s, it, group, row, true);
         } else {
             self.gate(s, it, group);
         }
     }
 
-    /// The limit may change before the start.
-    fn start_next(&self, s: &mut State, it: usize, group: u8, limit: Option<u8>) {
-        s.claims[it].step = Step::Start { group, limit };
-        if !self.removes() {
-            self.start(s, it, group, limit);
+    /// Leaves a freed slot for a later claim, or locks one that is there.
+    fn note(&self, s: &mut State, it: usize) {
+        let free = s.free_notes(it) & !s.claims[it].deleted;
+        let claim = &mut s.claims[it];
+        if self.is(Mutation::ForgetWithoutLock) || claim.noted != 0 || claim.appended > 0 {
+        } else if free == 0 {
+            claim.appended = 1;
+        } else if !self.is(Mutation::RelyOnAnyNote) {
+            claim.noted = 1 << free.trailing_zeros();
         }
     }
 
@@ -209,22 +223,22 @@ impl LimitKey {
         claim.step = Step::Lock;
     }
 
-    /// Writes the claim. The limit is read once more.
-    fn start(&self, s: &mut State, it: usize, group: u8, limit: Option<u8>) {
-        let row = s.seen(it, group as usize);
+    /// Starts the job of a group, `row`. `counted`: the claim has found a slot for it.
+    fn start(&self, s: &mut State, it: usize, group: u8, row: Group, counted: bool) {
         let taken_over = row.row == Row::Claimed;
         let keeps = row.slot && !self.is(Mutation::SlotGoesWithTheLimit);
         let frees = taken_over && row.slot && self.is(Mutation::TakeOverFreesTheSlot);
-        let slot = (s.limit > 0 || keeps) && !frees;
-        let begins = limit.is_some() || !taken_over && row.slot;
-        let limited = begins && s.limit > 0 || row.limited;
         let claim = &mut s.claims[it];
+        let slot = (claim.limit > 0 || keeps) && !frees;
+        let begins = counted || !taken_over && row.slot;
+        let limited = begins && claim.limit > 0 || row.limited;
         claim.appended += u8::from(frees);
         let started = Group { row: Row::Claimed, slot, limited, ..<_>::default() };
         claim.written[group as usize] = Some(started);
         claim.slots -= 1;
         claim.step = Step::Lock;
-        s.over |= limit.is_some_and(|limit| s.holders(it) > limit);
+        let limit = claim.limit;
+        s.over |= counted && s.holders(it) > limit;
     }
 }
 

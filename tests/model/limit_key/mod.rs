@@ -44,6 +44,8 @@ pub enum Mutation {
     ForgetTheRest,
     /// A claim that does not get the key gates the group, and asks nobody to look again.
     ForgetWithoutLock,
+    /// A claim that does not get the key relies on a freed slot that it has not locked.
+    RelyOnAnyNote,
     /// A woken group that has no job any more keeps its slot.
     KeepSlotForNothing,
     /// A change of the limit appends nothing.
@@ -52,6 +54,10 @@ pub enum Mutation {
     TakeOverFreesTheSlot,
     /// A group that begins when the limit was removed loses the slot that it has.
     SlotGoesWithTheLimit,
+    /// A claim reads the limit once more as it writes what it starts.
+    ReadTheLimitTwice,
+    /// A group that is adopted comes to its turn without the slot that its row has.
+    AdoptWithoutTheSlot,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -91,6 +91,30 @@ fn a_take_over_that_frees_its_slot_lets_too_many_run() {
     breaks(Mutation::TakeOverFreesTheSlot, model, LIMIT);
 }
 
+#[test]
+fn a_note_that_another_claim_may_delete_forgets_a_group() {
+    forgets(Mutation::RelyOnAnyNote, two());
+}
+
+/// The limit is removed between the count, which gates a group, and the write.
+#[test]
+fn a_limit_that_is_read_twice_gives_a_start_no_slot() {
+    forgets(Mutation::ReadTheLimitTwice, changed(&[1, 0], &[1, 1], &[TWO_SLOTS]));
+}
+
+/// A claim is released after another one has begun, which adopts the group.
+#[test]
+fn a_group_that_is_adopted_without_its_slot_waits_behind_itself() {
+    let released = LimitKey { may_release: true, ..limited(1, &[1], &[WORKER, WORKER]) };
+    forgets(Mutation::AdoptWithoutTheSlot, released);
+}
+
+/// So does one that another claim has woken since.
+#[test]
+fn a_woken_group_that_is_adopted_without_its_slot_is_gated_again() {
+    breaks(Mutation::AdoptWithoutTheSlot, two(), ONCE);
+}
+
 /// A claim that has counted by the limit of before gates a group behind the change. The end of the
 /// other one has to wake it.
 #[test]

@@ -35,16 +35,14 @@ pub enum Step {
     Idle,
     /// Reads freed slots.
     WakeList,
-    /// Locks the key for them, and deletes them.
+    /// Locks the key for them, and deletes all that there are by then.
     WakeDelete,
     /// Counts slots that are left, and wakes gated groups.
     Wake,
     /// Locks the next group in the line, reads its head, and whether it needs a slot.
     Lock,
     /// Locks the key for the group, and counts. `counted`: for a mutation.
-    Count { group: u8, limit: u8, counted: u8 },
-    /// Starts its job. `limit`: the one by which it has counted.
-    Start { group: u8, limit: Option<u8> },
+    Count { group: u8, counted: u8 },
     /// Has ended; its transaction is open.
     Commit,
 }
@@ -55,6 +53,8 @@ pub struct Claim {
     pub step: Step,
     /// The limit, as the claim has read it when it began.
     pub limit: u8,
+    /// For a mutation: the groups that were in the line when it began. It adopts any other.
+    pub line: u8,
     /// It looks at freed slots a second time.
     pub again: bool,
     /// How many groups it may start.
@@ -63,9 +63,9 @@ pub struct Claim {
     /// The key has no slot left.
     pub full: bool,
     pub tried: u8,
-    /// Freed slots that it has read, and those that it has deleted.
-    pub listed: u8,
+    /// Freed slots that it has deleted, and those that it has locked for a group that it gates.
     pub deleted: u8,
+    pub noted: u8,
     /// The number of freed slots that it has appended.
     pub appended: u8,
     /// For a mutation: the slots that were left when it read them.
@@ -177,6 +177,12 @@ impl State {
         let free = !others.any(|(_, other)| other.has_key);
         self.claims[claim].has_key |= free;
         free
+    }
+
+    /// Returns the freed slots whose rows no other claim has locked or deleted.
+    pub fn free_notes(&self, claim: usize) -> u8 {
+        let others = self.claims.iter().enumerate().filter(|(other, _)| *other != claim);
+        self.freed & !others.fold(0, |bits, (_, other)| bits | other.noted | other.deleted)
     }
 
     /// Appends freed slots. A fifth would be lost; the promises show that none matters.

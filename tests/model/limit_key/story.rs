@@ -37,12 +37,12 @@ impl Told for LimitKey {
                     Step::WakeDelete => "tries to lock the key, and deletes them".into(),
                     Step::Wake => "counts slots that are left, and wakes gated groups".into(),
                     Step::Lock => "locks the next group in the line, or ends".into(),
-                    Step::Count { group, limit, .. } => {
+                    Step::Count { group, .. } => {
+                        let limit = before.claims[it].limit;
                         format!(
                             "tries to lock the key, and counts for group {group}, limit {limit}"
                         )
                     }
-                    Step::Start { group, .. } => format!("starts group {group}"),
                     Step::Commit => "commits".into(),
                 };
                 format!("{} {step}", name(it))
