@@ -180,7 +180,9 @@ begin
     per_key := null;
   end if;
   if per_key is not null then
-    answer.others := true;
+    answer.others := answer.others or per_key > 0 or exists (
+      select from {schema}.freed_slot f
+      where f.queue = terms.queue and f.freed_at >= behind.groups_at limit 1);
     -- These groups are in line before where this claim begins to read.
     due.groups_at := least(due.groups_at, {schema}.wake_gated(terms.queue, per_key,
       least(limits.slots, limits.in_flight), behind.groups_at));
@@ -216,6 +218,7 @@ begin
       continue when per_key is null;
       woken_at := {schema}.wake_gated(terms.queue, per_key, wanted.slots, behind.groups_at);
       continue when woken_at is null;
+      answer.others := true;
       part := {schema}.claim_groups(terms, wanted,
         row(woken_at, null, 0, null)::{schema}.claim_front, false, began, per_key);
     elsif kind = 'lapsed groups' then

@@ -1,9 +1,10 @@
 -- Upkeep: what claims do for groups that cannot start. A worker's claim does it in passing. A
 -- receive leaves it to the commit of its transaction, which may stay open.
 
--- Suspects claims that lapsed, ends jobs that must not run, puts groups off that cannot start, ages
--- priorities, and clears flags of groups that have no job left. It starts no job. Bounded in rows
--- and time: what is left is for the next call.
+-- Wakes groups that waited for a limit per key which was removed. Suspects claims that lapsed, ends
+-- jobs that must not run, puts groups off that cannot start, ages priorities, and clears flags of
+-- groups that have no job left. It starts no job. Bounded in rows and time: what is left is for the
+-- next call.
 --
 -- Locks: as a claim, skips.
 create or replace function upkeep(of_queue text) returns void
@@ -15,6 +16,9 @@ declare
   until_at constant timestamptz := clock_timestamp();
   turns turn[]; unfit turn[]; job claimed_job; chosen bigint[];
 begin
+  -- A receive gives back the groups that it has woken for this.
+  perform wake_gated(of_queue, 0, 256, '-infinity')
+  from queue q where q.name = of_queue and q.limit_per_key = 0;
   perform age_priorities(of_queue, until_at, 256);
   perform suspect_ungrouped(of_queue, until_at, 256);
   turns := read_heads(terms, lock_turns(terms, 'line', 256, '-infinity', until_at)

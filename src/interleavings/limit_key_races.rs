@@ -244,3 +244,21 @@ async fn many_locked_keys_delay_no_other_key() {
 async fn many_locked_keys_delay_no_receiver() {
     other_keys_go_on(300, 300, true).await;
 }
+
+/// A receive of all groups wakes those that waited for the limit, though it gives back what it does
+/// not return.
+#[tokio::test]
+async fn receivers_alone_go_on_when_the_limit_is_removed() {
+    let scene = limited().await;
+    let mut conn = scene.session().await;
+    let all = enqueue(&mut conn, "t", &["a", "b", "c"]).await;
+    assert_eq!(claims(&scene, &mut conn, true).await, all[..1]);
+    assert_eq!(scene.number(GATED).await, 2);
+    scene.run("select seriatim.configure_queue('q', '{\"limit_per_key\": null}')").await;
+    let mut received = Vec::new();
+    for _ in 0..3 {
+        received.extend(claims(&scene, &mut conn, true).await);
+    }
+    assert_eq!((received, scene.number(GATED).await), (all[1..].to_vec(), 0));
+    scene.end().await;
+}
