@@ -1,4 +1,5 @@
-//! What a transaction that stays open delays: each cell of the table in `docs/open-transactions.md`.
+//! Runs the table of `docs/open-transactions.md`: each kind of transaction is left open, and each
+//! cell is checked.
 
 use std::time::Duration;
 
