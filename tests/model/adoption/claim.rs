@@ -24,7 +24,7 @@ impl Adoption {
         }
     }
 
-    fn startable(&self, group: usize) -> bool {
+    pub fn startable(&self, group: usize) -> bool {
         !matches!(self.kinds[group], Kind::Paused | Kind::Resting | Kind::Locked)
     }
 
@@ -48,6 +48,7 @@ impl Adoption {
             started: before.started,
             refused: before.refused,
             asleep: before.asleep,
+            met: before.met,
             cleared: before.cleared,
             adopter: before.adopter,
             ..Claim::default()
@@ -61,6 +62,7 @@ impl Adoption {
             Step::Page => self.read_page(s, session),
             Step::Lock => self.take_next(s, session),
             Step::Look { group, at } => self.look(s, session, group as usize, at),
+            Step::Take { groups } => self.take_again(s, session, groups),
             Step::Commit => self.commit(s, session),
         }
     }
@@ -164,10 +166,51 @@ impl Adoption {
             let before = claim.started_at.iter().flatten().filter(|other| **other < at);
             before.count() < self.sessions[session].slots as usize
         });
-        s.unconfined |= claim.locked & !claim.started & !claim.refused != 0;
-        let Claim { locked, started, refused, asleep, cleared, adopter, .. } = claim;
-        let step = Step::Commit;
+        let Claim {
+            mut locked, mut started, refused, mut asleep, mut met, cleared, adopter, ..
+        } = claim;
+        let mut step = Step::Commit;
+        if self.sessions[session].receives && refused != 0 && !self.is(Mutation::KeepTheRefused) {
+            let groups = bits((0..self.kinds.len()).filter(|it| claim.started_at[*it].is_some()));
+            locked &= !(groups | refused);
+            started &= !groups;
+            asleep = 0;
+            met |= refused;
+            step = Step::Take { groups };
+        }
         s.claims[session] =
-            Claim { step, locked, started, refused, asleep, cleared, adopter, ..Claim::default() };
+            Claim { step, locked, started, asleep, met, cleared, adopter, ..Claim::default() };
+        if step == Step::Commit {
+            s.claims[session].refused = refused;
+            self.confine(s, session);
+        }
+    }
+
+    /// Starts one of the groups again that a receive was about to start, by name. A group that has
+    /// changed since is left alone.
+    fn take_again(&self, s: &mut State, session: usize, groups: u8) {
+        let Some(group) = each(groups).next() else {
+            s.claims[session].step = Step::Commit;
+            self.confine(s, session);
+            return;
+        };
+        s.claims[session].step = Step::Take { groups: groups & !(1 << group) };
+        if s.lock(session, group) {
+            let (jobs, rows) = s.seen_by(session);
+            let waits =
+                (0..self.jobs.len()).any(|job| self.jobs[job].group == group && jobs[job].waits());
+            let starts =
+                self.startable(group) && waits && matches!(rows[group], Group::NoRow | Group::Due);
+            let claim = &mut s.claims[session];
+            claim.started |= u8::from(starts) << group;
+            claim.locked &= !(u8::from(!starts) << group);
+        }
+    }
+
+    /// An open transaction may keep what it starts, and a worker's what it is about to put off.
+    fn confine(&self, s: &mut State, session: usize) {
+        let claim = s.claims[session];
+        let own = if self.sessions[session].receives { 0 } else { claim.refused };
+        s.unconfined |= claim.locked & !claim.started & !own != 0;
     }
 }

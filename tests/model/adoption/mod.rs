@@ -30,6 +30,8 @@ pub enum Mutation {
     OneAdopter,
     /// A claim locks all new groups of a page before it starts the first.
     LockThePage,
+    /// A receive keeps the groups that it has met and cannot start.
+    KeepTheRefused,
 }
 
 /// A group, as its first state has it.

@@ -45,3 +45,10 @@ fn a_page_that_is_locked_keeps_groups_that_are_not_started() {
     let model = flags(&[Kind::Idle, Kind::Idle], &jobs, &[RECEIVER]);
     breaks(Mutation::LockThePage, Adoption { page: 2, ..model }, CONFINED);
 }
+
+#[test]
+fn a_receive_that_keeps_what_it_met_delays_other_groups() {
+    let jobs = [job(0, 0), job(1, 1)];
+    let model = flags(&[Kind::Paused, Kind::Idle], &jobs, &[RECEIVER]);
+    breaks(Mutation::KeepTheRefused, model, CONFINED);
+}

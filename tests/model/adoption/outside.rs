@@ -19,6 +19,16 @@ impl Adoption {
             }
         }
         s.claims[session] = <_>::default();
+        // The upkeep of a receive, which skips what others have locked.
+        for group in each(claim.met & !claim.started & !s.locked_by_others(session)) {
+            let waits = self.waiting(s, group).next().is_some();
+            if waits
+                && matches!(s.groups[group], Group::NoRow | Group::Due)
+                && !self.startable(group)
+            {
+                s.groups[group] = Group::Asleep;
+            }
+        }
     }
 
     /// Ends the job that ran, and passes the turn on, or retires the group; not while a claim has

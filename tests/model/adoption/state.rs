@@ -43,6 +43,9 @@ pub enum Step {
     Lock,
     /// Looks at the group that it has locked in a new statement, and starts its head.
     Look { group: u8, at: i8 },
+    /// A receive that has met groups which it cannot start: it was rolled back, and starts these
+    /// groups again, which it could start.
+    Take { groups: u8 },
     /// Has ended; its transaction is open.
     Commit,
 }
@@ -67,6 +70,8 @@ pub struct Claim {
     pub started: u8,
     pub refused: u8,
     pub asleep: u8,
+    /// Groups that a receive could not start: put to sleep as its transaction commits.
+    pub met: u8,
     /// Jobs whose flags it has cleared.
     pub cleared: u8,
     /// Has the adopter's lock of the queue: a mutation.

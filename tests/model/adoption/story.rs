@@ -25,6 +25,9 @@ impl Told for Adoption {
                     Step::Look { group, .. } => {
                         format!("looks at group {group}, and starts its head")
                     }
+                    Step::Take { .. } => {
+                        "has rolled back, and locks a group that it can start, or ends".into()
+                    }
                     Step::Commit => "commits".into(),
                 };
                 format!("{} {step}", name(it))
