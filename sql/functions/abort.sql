@@ -9,6 +9,8 @@
 -- The job's history says who aborted the attempt, and why. If another transaction keeps the job's
 -- row, the attempt is recorded as a lost one.
 --
+-- The handler's own transaction (`ActiveJob::tx`) is refused: it could not settle the job any more.
+--
 -- A processor without a presence may learn of it only when it extends the lease. So the claim is
 -- left to the end of that, and a grace.
 --
@@ -42,6 +44,14 @@ begin
       where g.queue = was.queue and g.group_id = was.group_id and abort.job = any ({claimed_jobs_g});
       exit when not found;
       perform from queue_group g where g.claim = held.claim for no key update skip locked;
+    end if;
+    if found and current_setting('seriatim.held', true) = was.queue
+      and locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end)
+        = pg_backend_pid()
+    then
+      raise 'job % is held by this transaction, which is that of its own handler', abort.job
+        using errcode = 'object_not_in_prerequisite_state',
+        hint = 'Let the handler return an error, or abort the job on another connection.';
     end if;
     if found then
       over_at := clock_timestamp() + {grace};

@@ -9,14 +9,18 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::failure::{broken, broken_transaction, ended_by_hand, not_left};
+use crate::attempt::failure::{
+    broken, broken_transaction, ended_by_hand, not_left, refused_success,
+};
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::attempt::reports::{Reporter, Reports};
@@ -34,13 +38,19 @@ use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::SessionWatch;
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::{Claim, FREE_PLANS, PINNED_PLANS, SessionId};
+use crate::store::{
+    Claim, FREE_PLANS, HeldJob, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionId,
+    note_handlers_session,
+};
 
 /// Savepoint statements for a transaction that sqlx did not begin. sqlx counts the handler's first
 /// savepoint as the transaction, so the statements are given to it. Plans are the handler's own
 /// after the savepoint, and pinned again after a success.
 const SAVEPOINT: &str = "savepoint seriatim_handler; ";
-const LEAVE: &str = "set constraints all immediate; release savepoint seriatim_handler; ";
+/// Before the savepoint is released, so that an error rolls back to it. Constraints are checked as
+/// the handler's role.
+const LEAVE: &str = "set local statement_timeout = 0; set constraints all immediate; ";
+const RELEASE: &str = "; release savepoint seriatim_handler";
 const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
 
 /// The job that a handler runs, and the transaction that holds it.
@@ -120,7 +130,29 @@ impl Lease {
             // Dropped unanswered if the handler is dropped.
             let _ = recorded.await;
         }
-        let mut conn = self.connect(queue).await?;
+        let locked = match self.lock_on(self.connect(queue).await?, queue).await {
+            // An earlier handler has deallocated the driver's statements there.
+            Err(error) if lacks_statements(&error) => {
+                self.lock_on(self.connect(queue).await?, queue).await
+            }
+            locked => locked,
+        };
+        let signals = &self.guard.signals;
+        let Some((conn, held, since)) = locked? else {
+            return Err(taken_over(signals));
+        };
+        let (options, signals) = (conn.options.clone(), signals.clone());
+        let watch =
+            self.context.session_monitor.watch(self.claim.job, &held, options, since, signals);
+        Ok(Locks { conn, session: held.session, xid: held.xid, watch })
+    }
+
+    /// Locks the job on this connection. `None` if the claim is lost.
+    async fn lock_on(
+        &self,
+        mut conn: SlotConnection,
+        queue: &Arc<str>,
+    ) -> Result<Option<(SlotConnection, HeldJob, Instant)>, sqlx::Error> {
         let (context, queue) = (Arc::clone(&self.context), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
@@ -135,16 +167,7 @@ impl Lease {
                 }
             }
         });
-        let locked =
-            locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
-        let signals = &self.guard.signals;
-        let Some((conn, held, since)) = locked? else {
-            return Err(taken_over(signals));
-        };
-        let (options, signals) = (conn.options.clone(), signals.clone());
-        let watch =
-            self.context.session_monitor.watch(self.claim.job, &held, options, since, signals);
-        Ok(Locks { conn, session: held.session, xid: held.xid, watch })
+        locking.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?
     }
 
     /// Waits for a connection of the pool, as long as the job's own timeout allows. The lease holds
@@ -165,6 +188,11 @@ impl Lease {
             }
         }
     }
+}
+
+/// Returns whether a session does not have the statements that the driver has prepared there.
+fn lacks_statements(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("26000")
 }
 
 /// A wait for a connection, over when it is dropped.
@@ -459,6 +487,15 @@ impl ActiveJob {
     /// Its isolation level is READ COMMITTED, and it has no statement timeout: the job's timeout
     /// counts.
     ///
+    /// Change settings with `SET LOCAL`, or `set_config(…, true)`: they end with the transaction.
+    /// Other jobs use the connection next and, under a lease, the application does. They find what
+    /// a handler that succeeded has left in the session: a plain `SET`, session advisory locks,
+    /// temporary tables (unless `ON COMMIT DROP`), `LISTEN`, and the effects of `DEALLOCATE`. The
+    /// library restores only the role, the session's user, `search_path`, `row_security`,
+    /// `client_encoding` and the defaults of transactions, because its own statements follow. A
+    /// statement timeout of the handler holds for the handler's own statements. A failed attempt
+    /// leaves no settings.
+    ///
     /// Do not send `COMMIT` or `ROLLBACK`: that gives the locks up. Such a job has failed for good
     /// ([`FailureKind::TransactionEnded`](crate::FailureKind::TransactionEnded)), whatever its
     /// handler returns. Another attempt would write again what was committed, and what was sent
@@ -488,14 +525,15 @@ impl ActiveJob {
         match self.savepoint {
             Savepoint::Set => {}
             Savepoint::None => {
+                note_handlers_session();
                 self.savepoint = Savepoint::Entering;
                 if conn.begun {
-                    let savepoint = AssertSqlSafe([SAVEPOINT, FREE_PLANS].concat());
+                    let savepoint = AssertSqlSafe([SAVEPOINT, NOTE_SETTINGS, FREE_PLANS].concat());
                     PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
                 } else {
                     PgTransactionManager::begin(conn, None).await?;
                     // After the savepoint: a rollback to it pins the plans again.
-                    conn.execute(FREE_PLANS).await?;
+                    conn.execute(AssertSqlSafe([NOTE_SETTINGS, FREE_PLANS].concat())).await?;
                 }
                 self.savepoint = Savepoint::Set;
             }
@@ -602,8 +640,8 @@ pub(crate) async fn leave_savepoint(
     }
     let result = match result {
         kept if kept.keeps_writes() => {
-            let leave = format!("set constraints all immediate; {PINNED_PLANS}");
-            match conn.execute(AssertSqlSafe(leave)).await {
+            let leave = AssertSqlSafe([LEAVE, RESTORE_SETTINGS, PINNED_PLANS].concat());
+            match conn.execute(leave).await {
                 Ok(_) => match PgTransactionManager::commit(conn).await {
                     Ok(()) => return Ok(kept),
                     Err(error) => {
@@ -611,7 +649,7 @@ pub(crate) async fn leave_savepoint(
                         return Err(not_left(&error, result));
                     }
                 },
-                Err(error) => match broken(&error, true) {
+                Err(error) => match refused_success(&error) {
                     lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
                     refused => refused,
                 },
@@ -632,10 +670,10 @@ async fn leave_own_savepoint(
 ) -> Result<RunResult, RunResult> {
     let result = match result {
         kept if kept.keeps_writes() => {
-            let leave = AssertSqlSafe([LEAVE, PINNED_PLANS].concat());
+            let leave = AssertSqlSafe([LEAVE, RESTORE_SETTINGS, PINNED_PLANS, RELEASE].concat());
             match sqlx::raw_sql(leave).execute(&mut **conn).await {
                 Ok(_) => return Ok(kept),
-                Err(error) => match broken(&error, true) {
+                Err(error) => match refused_success(&error) {
                     lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
                     refused => refused,
                 },

@@ -50,6 +50,20 @@ pub(crate) fn broken(error: &sqlx::Error, committing: bool) -> RunResult {
     }
 }
 
+/// Returns the failure of a handler that returned `Ok`, and whose savepoint the server did not
+/// release.
+pub(crate) fn refused_success(error: &sqlx::Error) -> RunResult {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    if code.as_deref() != Some("25P02") {
+        return broken(error, true);
+    }
+    // The driver gave the error to the handler, and does not keep it.
+    let message = "a statement of the handler failed, and the handler returned Ok: its writes cannot be committed. \
+                   Return the error of the statement; or run a statement that may fail in a savepoint (begin() on \
+                   job.tx())";
+    RunResult::Broken(FailureKind::Commit, message.to_owned())
+}
+
 /// Returns whether the server ends the session: 57P01 to 57P05.
 fn is_shutdown(code: Option<&str>) -> bool {
     code.is_some_and(|code| code.starts_with("57P"))

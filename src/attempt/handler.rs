@@ -49,9 +49,9 @@ use crate::job::outcome::RunResult;
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
     /// The job's data, decoded from its JSON; [`Bytes`](crate::Bytes) for jobs with raw bytes. Data
-    /// that does not decode fails the job at once, unless
-    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is set. The message says which
-    /// type was expected, and not the data.
+    /// that does not decode fails the attempt, which is retried in its place unless
+    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is false. The message has the
+    /// type, the field and the process, and not the data.
     type Data: DeserializeOwned + Send;
     /// Stored as the job's `result`.
     type Output: Serialize + Send;
@@ -89,6 +89,7 @@ impl<H: JobHandler> ErasedHandler for H {
         let data = match data.decode() {
             Ok(data) => data,
             Err(error) => {
+                let error = format!("{error} ({})", job.context.process());
                 return Ok(RunResult::Broken(FailureKind::Data, storable_text(&error)));
             }
         };

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use sqlx::PgConnection;
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,10 +24,17 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) const RECORD_LIMIT: Duration = Duration::from_secs(15);
 
 impl Unrecorded {
-    /// Turns a success that the database refused to record into a failure.
+    /// Turns a success that the database refused to record into a failure, and the words of a
+    /// failure that it refused into ASCII.
     fn refuse(&mut self, error: &sqlx::Error) {
-        if matches!(self, Self::Outcome(Outcome::Succeeded { .. })) {
-            *self = Self::Result(broken(error, true));
+        match self {
+            Self::Outcome(Outcome::Succeeded { .. }) => *self = Self::Result(broken(error, true)),
+            Self::Outcome(Outcome::Retried { failure, .. } | Outcome::Failed { failure, .. })
+                if is_of_text(error) =>
+            {
+                failure.make_plain();
+            }
+            _ => {}
         }
     }
 }
@@ -42,6 +50,13 @@ pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     }
     let error = error.as_database_error();
     error.is_some_and(|error| !error.code().is_some_and(|code| transient(&code)))
+}
+
+/// Returns whether the database refuses a value: classes 22, data, and 54, limits. Its encoding may
+/// lack a character of a text.
+fn is_of_text(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| ["22", "54"].iter().any(|class| code.starts_with(class)))
 }
 
 /// Returns the reason of an outcome that was not recorded though the server answered.

@@ -7,6 +7,7 @@ use serde::de::value::{BytesDeserializer, Error as ValueError};
 use serde::de::{DeserializeOwned, Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::job::place::field_at;
 use crate::job::redact::{data_error, json_error};
 
 /// A job's raw bytes, as its handler takes them: `type Data = seriatim::Bytes`.
@@ -112,10 +113,21 @@ impl JobData {
         }
     }
 
-    /// Decodes into the handler's type. An error says what is wrong, without the data.
+    /// Decodes into the handler's type. An error says which type, and what is wrong where, without
+    /// the data.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
+        self.decoded().map_err(|error| {
+            format!("the data does not decode into {}: {error}", std::any::type_name::<T>())
+        })
+    }
+
+    fn decoded<T: DeserializeOwned>(&self) -> Result<T, String> {
         match self {
-            Self::Json(text) => serde_json::from_str(text).map_err(|error| json_error(&error)),
+            Self::Json(text) => serde_json::from_str(text).map_err(|error| {
+                let field = field_at::<T>(text, error.line(), error.column());
+                let field = field.map(|field| format!(", in field `{field}`"));
+                json_error(&error) + &field.unwrap_or_default()
+            }),
             Self::Bytes { content_type, bytes } => {
                 let raw = BytesDeserializer::<ValueError>::new(bytes);
                 T::deserialize(raw).map_err(|error| {

@@ -260,6 +260,24 @@ pub struct Failure {
     pub attempt: u32,
 }
 
+impl Failure {
+    /// Replaces the characters of its texts that some database lacks, as `\u{e9}`. A text that has
+    /// none, and was refused all the same, is left out.
+    pub(crate) fn make_plain(&mut self) {
+        let texts = || std::iter::once(&self.message).chain(&self.chain);
+        if texts().all(|text| text.is_ascii()) {
+            self.message = String::from("(the database refused the words of this failure)");
+            self.chain.clear();
+            return;
+        }
+        for text in std::iter::once(&mut self.message).chain(&mut self.chain) {
+            let escape =
+                |c: char| if c.is_ascii() { c.to_string() } else { c.escape_unicode().to_string() };
+            *text = text.chars().map(escape).collect();
+        }
+    }
+}
+
 /// The ways in which an attempt can end without success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -273,8 +291,8 @@ pub enum FailureKind {
     Panic,
     /// The handler ran longer than its timeout.
     Timeout,
-    /// The data does not decode into the handler's type: no further attempt, unless
-    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is set.
+    /// The data does not decode into the handler's type. No further attempt if
+    /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is false.
     Data,
     /// The handler's output could not be stored, or is larger than
     /// [`Client::data_limit`](crate::Client::data_limit) allows.

@@ -31,6 +31,7 @@ pub(crate) mod new_job;
 pub(crate) mod operation;
 pub(crate) mod outcome;
 pub(crate) mod overview;
+mod place;
 pub(crate) mod policy;
 pub(crate) mod progress;
 pub(crate) mod queue_options;

@@ -181,7 +181,7 @@ impl QueueOptions {
             keep_failed: Retention::For(Duration::from_hours(14 * 24)),
             keep_cancelled: Retention::For(Duration::from_hours(24)),
             ignore_before: None,
-            retry_undecodable: false,
+            retry_undecodable: true,
             max_snoozes: Self::MAX_SNOOZES,
         }
     }
@@ -319,12 +319,15 @@ impl QueueOptions {
         self
     }
 
-    /// Sets whether a job whose data does not decode into the handler's type is tried again, as any
-    /// failed attempt is. Default false: the job ends as `failed` at once
-    /// ([`FailureKind::Data`](crate::FailureKind::Data)), since its data will be the same.
-    /// [`retry`](crate::admin::Operator::retry) runs it again, once the handler understands it.
-    /// True is for fleets in which some processes have an older type: another process may take the
-    /// next attempt.
+    /// Sets whether a job whose data does not decode into the handler's type is retried, as after
+    /// any failed attempt: in its place, with the backoff and the attempts of the policy. Default
+    /// true.
+    /// While a deploy replaces processes, an older one may meet newer data: the next attempt may be
+    /// that of a newer process, and the jobs behind wait for it. The failure's kind is
+    /// [`FailureKind::Data`](crate::FailureKind::Data).
+    ///
+    /// False: the job fails at once, and the group's policy for dead jobs applies.
+    /// [`retry`](crate::admin::Operator::retry) runs it again, once a handler understands it.
     pub fn retry_undecodable(mut self, retry: bool) -> Self {
         self.retry_undecodable = retry;
         self

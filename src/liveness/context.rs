@@ -52,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) stop: CancellationToken,
     /// Cancelled when the deadline of a shutdown has passed.
     pub(crate) release: CancellationToken,
+    /// The name of the processor's node; not set in a rehearsal.
+    pub(crate) node: OnceLock<String>,
     /// The deadline of a shutdown, set when it begins.
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
@@ -87,12 +89,22 @@ impl Context {
             enqueue,
             stop: CancellationToken::new(),
             release: CancellationToken::new(),
+            node: OnceLock::new(),
             deadline: OnceLock::new(),
             on_error,
             log_throttle: LogThrottle::default(),
             read_only: Mutex::default(),
             away: Mutex::default(),
             exhausted_pool: Mutex::default(),
+        }
+    }
+
+    /// Returns the words by which an operator finds this process.
+    pub(crate) fn process(&self) -> String {
+        let pid = std::process::id();
+        match self.node.get() {
+            Some(node) => format!("process {pid} of node {node:?}"),
+            None => format!("process {pid}"),
         }
     }
 

@@ -159,6 +159,8 @@ impl Server {
             spawn_watchdog(&mut side_tasks, &context, &side_stop, watchdog, loops);
         }
         let row = processor_row(context.processor, config.node.clone(), &options);
+        // A server is started once.
+        let _ = context.node.set(row.node.clone());
         let line = StartLine::new(&options, slots, &row.node, (listen, presence));
         if let Some(facts) = &facts {
             line.log(&context, Some(&facts.version));

@@ -20,7 +20,7 @@ use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
-use crate::store::session::begin_short;
+use crate::store::session::{begin_short, no_limit_left};
 use crate::store::store::Store;
 
 /// How much one claim may bring, and where it begins.
@@ -143,7 +143,7 @@ impl Store {
             processor,
             ignore_before,
         } = options;
-        let lease = lease.as_secs_f64();
+        let (lease, no_limit) = (lease.as_secs_f64(), no_limit_left());
         let flags_id = from.flags_id;
         let processor = id(processor);
         let ignore_before = time(ignore_before, "null");
@@ -152,7 +152,7 @@ impl Store {
         let [terms, limits, front] =
             ["claim_terms", "claim_limits", "claim_front"].map(|name| self.names.quoted(name));
         format!(
-            "select * from {claim}(({queue}, null, false, {processor}, {max_attempts}, '{lease}', {own_lease}, \
+            "{no_limit}select * from {claim}(({queue}, null, false, {processor}, {max_attempts}, '{lease}', {own_lease}, \
              {ignore_before}, {jobs_per_turn}, true)::{terms}, ({slots}, {followers}, {bytes}, null)::{limits}, \
              ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first})"
         )

@@ -15,7 +15,7 @@ use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
 use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
-use crate::store::session::{BEGIN, SessionLimits, no_transaction_timeout, notice};
+use crate::store::session::{BEGIN, SessionLimits, no_limit_left, no_transaction_timeout, notice};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -209,7 +209,7 @@ fn session_text(names: &Names) -> String {
 
 /// The begin of a hold's transaction: `begin`, and what it sets.
 fn begin_text(conn: &PgConnection, begin: &str) -> String {
-    format!("{begin}{}", no_transaction_timeout(conn))
+    format!("{begin}{}; {}", no_transaction_timeout(conn), no_limit_left())
 }
 
 impl Store {
@@ -280,7 +280,7 @@ impl Store {
         token: Uuid,
     ) -> String {
         let (begin, hold) = (begin_text(conn, begin), self.names.quoted("hold_job"));
-        format!("{begin}; select {hold}({job}, '{token}'), {XID}")
+        format!("{begin}select {hold}({job}, '{token}'), {XID}")
     }
 
     /// Returns which server the session is on; `None` on a standby.

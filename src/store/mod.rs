@@ -56,8 +56,9 @@ pub(crate) use query::rehearse::{Rehearsed, Writes};
 pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
-    FREE_PLANS, PINNED_PLANS, SessionLimits, begin_hold, begin_short, cannot_check,
-    gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open, notice_lost_clients,
+    FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits, begin_hold,
+    begin_short, cannot_check, gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open,
+    note_handlers_session, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::keep::KeepFinished;

@@ -48,6 +48,50 @@ pub(crate) const FREE_PLANS: &str = "set local plan_cache_mode = default\
     ; set local enable_seqscan = default; set local enable_bitmapscan = default; set local enable_sort = default\
     ; set local enable_mergejoin = default; set local enable_hashjoin = default; set local jit = default";
 
+/// The settings of a session that a handler may change, and on which the library's statements
+/// depend. Not those that each transaction of the library sets by itself.
+macro_rules! kept_settings {
+    () => {
+        "'{session_authorization, role, search_path, row_security, client_encoding, \
+          default_transaction_isolation, default_transaction_read_only, \
+          default_transaction_deferrable}'::pg_catalog.text[]"
+    };
+}
+
+/// Notes the session's settings, before a handler's statements.
+pub(crate) const NOTE_SETTINGS: &str = concat!(
+    "select pg_catalog.set_config('seriatim.settings', array(select pg_catalog.current_setting(s.name) \
+     from pg_catalog.unnest(",
+    kept_settings!(),
+    ") s(name))::pg_catalog.text, true); "
+);
+
+/// Undoes what a handler has set that the library's next statements depend on: its limits for this
+/// transaction, and the noted settings for the session. The role comes after the session's user,
+/// whose change resets it. Names their schema, as the handler's path may have others.
+pub(crate) const RESTORE_SETTINGS: &str = concat!(
+    "set local lock_timeout = 0; set local idle_in_transaction_session_timeout = 0; \
+     select pg_catalog.set_config(s.name, s.value, false) from unnest(",
+    kept_settings!(),
+    ", nullif(pg_catalog.current_setting('seriatim.settings', true), '')::pg_catalog.text[]) s(name, value) \
+     where pg_catalog.current_setting(s.name) operator(pg_catalog.<>) s.value; "
+);
+
+/// Whether a handler of this process has had a session for its statements.
+static HANDLER_HAD_SESSION: AtomicBool = AtomicBool::new(false);
+
+/// A handler gets a session for its statements.
+pub(crate) fn note_handlers_session() {
+    HANDLER_HAD_SESSION.store(true, Ordering::Relaxed);
+}
+
+/// Returns what lifts the limit of statements that a handler may have left in a session, for the
+/// head of a message. Nothing while no handler has had one: it costs a claim some microseconds.
+pub(crate) fn no_limit_left() -> &'static str {
+    let left = HANDLER_HAD_SESSION.load(Ordering::Relaxed);
+    if left { "set local statement_timeout = 0; " } else { "" }
+}
+
 /// A handler may take its time, also between statements. The lock timeout is the short one until
 /// the hold stands.
 const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = '100ms'\

@@ -138,6 +138,9 @@ impl Operator {
     /// A session that holds the job is terminated. The role needs the right to do so, and a
     /// rollback does not undo it.
     ///
+    /// A handler may abort its own job on another connection, not through
+    /// [`ActiveJob::tx`](crate::ActiveJob::tx): return an error instead.
+    ///
     /// # Errors
     /// [`ControlError::NoSuchJob`]; [`ControlError::WrongStatus`] if it is not started;
     /// [`ControlError::MayNotAbort`]; [`ControlError::Busy`] if another transaction has its row and

@@ -84,7 +84,7 @@ async fn each_end_of_a_handler_is_stored_in_its_own_words() {
         ("give up", FailureKind::Permanent, "no such account"),
         ("later", FailureKind::Error, "busy"),
         ("panic", FailureKind::Panic, "boom"),
-        ("panic with a number", FailureKind::Panic, "the handler panicked"),
+        ("panic with a number", FailureKind::Panic, "a panic without words"),
     ];
     let jobs = one_of_each(pool, &expected.map(|(act, ..)| act)).await;
     for (job, (act, kind, message)) in jobs.iter().zip(expected) {

@@ -20,6 +20,7 @@ mod p3_nothing_lost;
 mod p3_user_code;
 mod p4_ended_by_hand;
 mod p4_exactly_once;
+mod p4_session_state;
 mod p5_enqueue_never_waits;
 mod p6_failover;
 mod p7_flat_cost;

@@ -326,3 +326,46 @@ async fn p3_a_task_that_panics_is_reported_and_runs_again() {
         assert!(running.is_ready(), "{:?}", running.health());
     }
 }
+
+/// As a database whose encoding has only ASCII.
+const ASCII: &str = "
+    create function public.ascii() returns trigger language plpgsql as $$ begin
+      if concat(new.error, new.history) ~ '[^\\x01-\\x7f]' then
+        raise 'character has no equivalent' using errcode = 'untranslatable_character';
+      end if;
+      return new;
+    end $$;
+    create trigger ascii before update on seriatim.job for each row execute function public.ascii();";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_failure_is_recorded_in_any_encoding() {
+    let database = database().await;
+    let pool = database.pool();
+    crate::support::by_hand(pool, ASCII).await;
+    let run = handler(async |_, data| match data["how"].as_str() {
+        Some("panic") => panic!("\u{fc}ber \u{1f600}"),
+        Some("fail") => Err(JobError::fail("cannot book \u{2192} \u{65e5}\u{672c}")),
+        Some("chain") => {
+            let source = std::io::Error::other("\u{e9}t\u{e9}");
+            Err(JobError::fail(std::io::Error::other(sqlx::Error::Io(source))))
+        }
+        _ => Ok(data),
+    });
+    let options = queue("q").hold(HOLD).retry(RetryPolicy::new(1));
+    let running = started(processor(&database, 8).await.queue(options, run)).await;
+    let wanted = [
+        ("panic", FailureKind::Panic, "\\u{fc}ber \\u{1f600}"),
+        ("fail", FailureKind::Permanent, "cannot book \\u{2192} \\u{65e5}\\u{672c}"),
+        ("chain", FailureKind::Permanent, "error communicating with database: \\u{e9}t\\u{e9}"),
+    ];
+    for (how, kind, message) in wanted {
+        let id = enqueue(pool, "q", "g", serde_json::json!({ "how": how })).await;
+        let behind = enqueue(pool, "q", "g", serde_json::json!({})).await;
+        let job = ended(pool, id).await;
+        let error = job.error.unwrap();
+        assert_eq!((error.kind, &*error.message, job.attempts), (kind, message, 1), "{how}");
+        assert_eq!(ended(pool, behind).await.status, JobStatus::Succeeded);
+    }
+    let report = running.shutdown(PATIENCE).await;
+    assert_eq!(report.lost, 0);
+}

@@ -222,7 +222,7 @@ async fn a_failed_attempt_leaves_nothing_but_its_failure() {
         ("hang", FailureKind::Timeout, "200ms"),
         ("hang in a query", FailureKind::Timeout, "200ms"),
         ("deferred", FailureKind::Commit, "violates foreign key"),
-        ("swallowed", FailureKind::Commit, "transaction is aborted"),
+        ("swallowed", FailureKind::Commit, "the handler returned Ok"),
         ("swallowed, then error", FailureKind::Permanent, "another error"),
         ("rollback", FailureKind::TransactionEnded, "the handler ended"),
         ("rollback, then error", FailureKind::TransactionEnded, "the handler ended"),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
-use seriatim::{ActiveJob, Hold, JobError, JobHandler, Processor, QueueOptions, async_trait};
+use seriatim::{
+    ActiveJob, Hold, JobError, JobHandler, Processor, QueueOptions, RetryPolicy, async_trait,
+};
 use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
 use tokio::sync::Notify;
@@ -344,4 +346,51 @@ async fn doctor_names_a_database_that_is_not_utf8() {
     assert!(refused.err.contains("LATIN1"), "{}", refused.err);
     run(format!("drop database {name}")).await;
     cli.remove().await;
+}
+
+/// Takes numbers alone.
+struct Numbers;
+
+#[async_trait]
+impl JobHandler for Numbers {
+    type Data = u32;
+    type Output = ();
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn doctor_names_data_that_does_not_decode() {
+    let cli = Cli::new().await;
+    let pool = cli.database.pool();
+    let later = RetryPolicy::new(3).base(Duration::from_secs(60));
+    let options = |name: &str| QueueOptions::new(name).concurrency(1).retry(later.clone());
+    let processor = Processor::builder(pool.clone())
+        .queue(options("waits"), Numbers)
+        .queue(options("dead").retry_undecodable(false), Numbers);
+    let _running = processor.build().unwrap().start().await.unwrap();
+    for queue in ["waits", "dead"] {
+        let job = seriatim::NewJob::new(queue, &"secret").group("ann");
+        seriatim::enqueue(pool, job).await.unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ran = ran(cli.command(&["doctor"]).output().await.unwrap());
+        let waits = "PROBLEM  payloads: group \"ann\" of queue \"waits\" waits for job";
+        let dead = "note     payloads: dead letters whose data does not decode: 1, such as job";
+        if ran.out.contains(waits) && ran.out.contains(dead) {
+            assert!(
+                ran.out.contains("does not decode into u32: invalid type: string"),
+                "{}",
+                ran.out
+            );
+            assert!(!ran.out.contains("secret"), "{}", ran.out);
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}", ran.out);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::admin::{BatchState, GroupFilter, GroupSort, GroupState, OverriddenOption};
+use seriatim::FailureKind;
+use seriatim::admin::{
+    BatchState, FailedFilter, FailedJob, GroupFilter, GroupSort, GroupState, OverriddenOption,
+};
 use seriatim::explain::Reason;
 
 use crate::commands::doctor::finding::{Finding, Findings};
@@ -184,6 +187,58 @@ pub(super) async fn policies(session: &Session) -> Result<Vec<Finding>, Failure>
         );
     }
     Ok(findings.or_fine("no queue's settings say otherwise than its processors"))
+}
+
+/// Looks for jobs whose data their handler's type does not take: a process is older or newer than
+/// their producer. Among lanes that wait for a retry, the first of each queue; and the newest dead
+/// letters.
+pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("payloads");
+    for queue in session.client.queues(&mut *session.read().await?).await? {
+        if queue.groups.delayed.count == 0 {
+            continue;
+        }
+        let delayed =
+            GroupFilter::default().state(GroupState::Delayed).sort(GroupSort::Wait).limit(20);
+        let page =
+            session.client.groups(&mut *session.read().await?, &queue.queue, &delayed).await?;
+        for group in page.groups {
+            let Some(head) = group.head else { continue };
+            let job = session.client.job(&mut *session.read().await?, head).await?;
+            let last = job.as_ref().and_then(|job| job.history.last());
+            let Some(failed) = last.filter(|last| last.kind == FailureKind::Data) else { continue };
+            findings.problem(
+                format!(
+                    "group {:?} of queue {:?} waits for job {head}: {}",
+                    group.group,
+                    queue.queue,
+                    failed.message.as_deref().unwrap_or("its data does not decode"),
+                ),
+                format!("deploy a handler that reads the data, or {} explain {head}", program()),
+            );
+            // The others of the queue have the same cause, as a rule.
+            break;
+        }
+    }
+    let failed =
+        FailedFilter { error: Some(String::from("does not decode")), ..Default::default() };
+    let failed = session.client.failed_jobs(&mut *session.read().await?, &failed).await?;
+    let of_data =
+        |job: &&FailedJob| job.error.as_ref().is_some_and(|error| error.kind == FailureKind::Data);
+    let of_data: Vec<_> = failed.iter().filter(of_data).collect();
+    if let [newest, ..] = &*of_data {
+        let words = newest.error.as_ref().map_or("", |error| &*error.message);
+        findings.note(
+            format!(
+                "dead letters whose data does not decode: {}, such as job {} of queue {:?}: {words}",
+                of_data.len(),
+                newest.id,
+                newest.queue
+            ),
+            Some(format!("{} job retry {}", program(), newest.id)),
+        );
+    }
+    Ok(findings.or_fine("no job failed because its data does not decode"))
 }
 
 /// Looks for lanes whose next job has been due for long, while another transaction has its row.
