@@ -44,6 +44,7 @@ impl Chaos {
             slots: program.slots,
             jobs_per_turn: program.jobs_per_turn,
             halt: program.halt,
+            sweeps: program.sweeps,
             sabotage: program.sabotage,
         };
         let mut chaos = Self {
@@ -226,12 +227,14 @@ pub async fn sabotage(pool: &PgPool, how: Option<Sabotage>) -> std::convert::Inf
         Some(Sabotage::ForgetSlots) => {
             "update seriatim.queue_group set limit_key = null where limit_key is not null"
         }
+        Some(Sabotage::ForgetFreedSlots) => "delete from seriatim.freed_slot",
         Some(Sabotage::WriteOutside) | None => return std::future::pending().await,
     };
     loop {
         // It may deadlock with those that it disturbs.
         let _ = sqlx::raw_sql(sql).execute(pool).await;
-        // Often enough to meet handlers on their way.
-        sleep(Duration::from_millis(40)).await;
+        // Often enough to meet handlers on their way, and slots that became free.
+        let often = how == Some(Sabotage::ForgetFreedSlots);
+        sleep(Duration::from_millis(if often { 1 } else { 40 })).await;
     }
 }

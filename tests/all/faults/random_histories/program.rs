@@ -22,6 +22,9 @@ pub struct Program {
     /// A receiver beside the workers.
     pub receives: Option<Receives>,
     pub limits: Limits,
+    /// The sweep runs ten times a second, and what it finds is a fault. Without it, whatever nothing
+    /// else wakes never ends.
+    pub sweeps: bool,
     /// The batches that jobs may join: whether all jobs must succeed.
     pub batches: Vec<bool>,
     /// The group of a schedule's jobs.
@@ -163,6 +166,8 @@ pub enum Sabotage {
     Renumber,
     /// An operator's SQL takes the slots of limit keys from groups that run.
     ForgetSlots,
+    /// An operator's SQL deletes what wakes groups that wait for a slot.
+    ForgetFreedSlots,
 }
 
 impl Program {
@@ -278,6 +283,7 @@ impl fmt::Display for Program {
             halt,
             receives,
             limits,
+            sweeps,
             batches,
             schedule,
             producers,
@@ -288,7 +294,10 @@ impl fmt::Display for Program {
             f,
             "lease {lease:?} ms, {workers} workers, {slots} slots, {jobs_per_turn} jobs per turn, halt: {halt}, {receives:?}, {sabotage:?}"
         )?;
-        writeln!(f, "{limits:?}, batches {batches:?}, schedule of group {schedule:?}")?;
+        writeln!(
+            f,
+            "{limits:?}, sweeps: {sweeps}, batches {batches:?}, schedule of group {schedule:?}"
+        )?;
         for (at, steps) in producers.iter().enumerate() {
             writeln!(f, "producer {at}:")?;
             for step in steps {

@@ -32,6 +32,7 @@ pub struct Settings {
     pub slots: usize,
     pub jobs_per_turn: usize,
     pub halt: bool,
+    pub sweeps: bool,
     pub sabotage: Option<Sabotage>,
 }
 
@@ -97,7 +98,11 @@ pub async fn work(settings: Settings) {
     let sabotage = settings.sabotage;
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(50))
-        .maintenance_interval(Duration::from_millis(100))
+        .maintenance_interval(if settings.sweeps {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_hours(24)
+        })
         .on_error(move |error| {
             let stranded = matches!(error, BackgroundError::Stranded { .. });
             let what = if stranded { format!("{STRANDED}: ") } else { String::new() };

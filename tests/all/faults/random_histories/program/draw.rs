@@ -37,6 +37,7 @@ pub fn generate(seed: u64, leases: bool, size: usize) -> Program {
             every: rng.u64(..50),
         }),
         limits,
+        sweeps: rng.bool(),
         batches,
         schedule: now_and_then(&mut rng, 3, |rng| rng.u8(..GROUPS)),
         producers,
