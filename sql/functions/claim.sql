@@ -131,7 +131,7 @@ declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
   due record; front {schema}.claim_front; room record; paused boolean := false; kind text;
   part {schema}.claim_answer; wanted {schema}.claim_limits; starts bigint;
-  waits boolean := false; per_key integer; woken_at timestamptz; freed_at timestamptz;
+  waits boolean := false; per_key integer; woken_at timestamptz; freed_at timestamptz; looks_from timestamptz;
 begin
   answer.jobs := '{}';
   answer.more := false;
@@ -184,8 +184,12 @@ begin
       select from {schema}.freed_slot f
       where f.queue = terms.queue and f.freed_at >= behind.groups_at limit 1);
     -- These groups are in line before where this claim begins to read.
-    due.groups_at := least(due.groups_at, {schema}.wake_gated(terms.queue, per_key,
-      least(limits.slots, limits.in_flight), behind.groups_at));
+    woken_at := {schema}.wake_gated(terms.queue, per_key, least(limits.slots, limits.in_flight),
+      behind.groups_at);
+    due.groups_at := least(due.groups_at, woken_at);
+    -- If it woke none, other transactions have all keys of before.
+    looks_from := case when woken_at is null then greatest(behind.groups_at, began)
+      else behind.groups_at end;
   end if;
   front := row(due.groups_at, due.flags_at,
     case when due.flags_at = behind.flags_at then behind.flags_id else 0 end,
@@ -216,7 +220,7 @@ begin
     elsif kind = 'woken groups' then
       -- Slots that came free meanwhile, or that a woken group has passed on.
       continue when per_key is null;
-      woken_at := {schema}.wake_gated(terms.queue, per_key, wanted.slots, behind.groups_at);
+      woken_at := {schema}.wake_gated(terms.queue, per_key, wanted.slots, looks_from);
       continue when woken_at is null;
       answer.others := true;
       part := {schema}.claim_groups(terms, wanted,

@@ -206,39 +206,52 @@ begin
 end $$;
 
 -- Frees a slot for each limit key of a queue that has one left, whose groups are gated, and that no
--- freed slot speaks for: nothing but the end of another group would wake them. Returns for how many
--- keys there was no other group either. One look for each key that gates groups, however many
+-- freed slot speaks for: nothing but the end of another group would wake them. `stranded`: for how
+-- many keys there was no other group either. One look for each key that gates groups, however many
 -- groups the queue has.
+--
+-- It looks at keys for half a second, and returns the last one (`last_key`); null: it has looked at
+-- all. The next call may continue after that key.
 --
 -- In a table that only the library writes, no key is stranded. A group waits late if a claim that
 -- had read a lower limit has gated it after the change.
-create or replace function {schema}.wake_stranded(of_queue text) returns bigint
+create or replace function {schema}.wake_stranded(of_queue text, after_key text default '',
+  out stranded bigint, out last_key text)
 language plpgsql volatile as $$
 declare
-  late text[]; stranded bigint;
+  late text[]; lost bigint; until constant timestamptz := clock_timestamp() + interval '0.5 s';
   per_key constant bigint := (
     select nullif(q.limit_per_key, 0) from {schema}.queue q where q.name = of_queue);
 begin
-  -- One snapshot: an end frees its slot and appends it in one transaction, and a claim deletes it
-  -- and wakes the group in one.
-  with recursive gated(key) as (
-    select (select g.gated_by from {schema}.queue_group g
-      where g.queue = of_queue and g.gated_by is not null order by g.gated_by limit 1)
-    union all
-    select (select g.gated_by from {schema}.queue_group g
-      where g.queue = of_queue and g.gated_by > gated.key order by g.gated_by limit 1)
-    from gated where gated.key is not null)
-  select array_agg(k.key), count(*) filter (where k.taken = 0) into late, stranded
-  from (
-    select gated.key, (select count(*) from (
-        select from {schema}.queue_group t where t.queue = of_queue and t.limit_key = gated.key
-        limit per_key) t) as taken
-    from gated
-    where gated.key is not null and not exists (
-      select from {schema}.freed_slot f where f.queue = of_queue and f.limit_key = gated.key)) k
-  where per_key is null or k.taken < per_key;
-  if late is not null then
-    perform {schema}.free_slots(array_fill(of_queue, array[cardinality(late)]), late, true);
-  end if;
-  return stranded;
+  stranded := 0;
+  last_key := coalesce(after_key, '');
+  loop
+    -- One snapshot: an end frees its slot and appends it in one transaction, and a claim deletes it
+    -- and wakes the group in one.
+    with recursive gated(key, place) as (
+      select (select g.gated_by from {schema}.queue_group g
+        where g.queue = of_queue and g.gated_by > last_key order by g.gated_by limit 1), 1
+      union all
+      select (select g.gated_by from {schema}.queue_group g
+        where g.queue = of_queue and g.gated_by > gated.key order by g.gated_by limit 1), gated.place + 1
+      from gated where gated.key is not null and gated.place < 1000),
+    looked as materialized (
+      select gated.key, gated.place, (
+          select count(*) from (
+            select from {schema}.queue_group t where t.queue = of_queue and t.limit_key = gated.key
+            limit per_key) t) as taken, (
+          select f.limit_key from {schema}.freed_slot f
+          where f.queue = of_queue and f.limit_key = gated.key limit 1) is not null as noted
+      from gated where gated.key is not null)
+    select array_agg(l.key) filter (where w.waits), count(*) filter (where w.waits and l.taken = 0),
+        (array_agg(l.key) filter (where l.place = 1000))[1]
+      into late, lost, last_key
+    from looked l cross join lateral (
+      select not l.noted and (per_key is null or l.taken < per_key) as waits) w;
+    if late is not null then
+      perform {schema}.free_slots(array_fill(of_queue, array[cardinality(late)]), late, true);
+    end if;
+    stranded := stranded + lost;
+    exit when last_key is null or clock_timestamp() > until;
+  end loop;
 end $$;

@@ -21,7 +21,7 @@ use crate::maintenance::move_tasks::run_move_tasks;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress, prune};
 use crate::maintenance::schedules::{Fired, fire_schedules};
-use crate::maintenance::sweep::sweep;
+use crate::maintenance::sweep::{SweepCursor, sweep};
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
 use crate::store::{Store, WorkConnection};
@@ -53,8 +53,8 @@ pub(crate) struct Tick {
 /// Where the next round goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors {
-    /// The sweep of each queue: the last group.
-    groups: HashMap<String, String>,
+    /// The sweep of each queue.
+    sweeps: HashMap<String, SweepCursor>,
     /// Settings of groups: the last queue and group.
     settings: (String, String),
     /// Progress that is left behind: the last job looked at.
@@ -172,7 +172,7 @@ impl Maintenance<'_> {
             forget_pauses(store, &mut conn, &mut cursors.settings).await?;
             for queue in &self.queues {
                 let deleted = prune(store, &mut conn, queue).await?;
-                let cursor = cursors.groups.entry(queue.name().to_owned()).or_default();
+                let cursor = cursors.sweeps.entry(queue.name().to_owned()).or_default();
                 let repaired = sweep(store, &mut conn, queue.name(), cursor).await?;
                 reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
             }

@@ -147,7 +147,7 @@ impl Scene {
     /// any.
     pub(crate) async fn wake_stranded(&self) -> u64 {
         let mut me = self.me.lock().await;
-        self.store.wake_stranded(&mut me, Q).await.unwrap()
+        self.store.wake_stranded(&mut me, Q, "").await.unwrap().0
     }
 
     /// Runs the sweep for the group; returns whether it repaired something.

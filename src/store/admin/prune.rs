@@ -40,7 +40,7 @@ statements! {
     NEXT_GROUP = groups;
     STRANDED = stranded;
     FLAG = flag;
-    WAKE_STRANDED = |names| names.sql("select {wake_stranded}($1)");
+    WAKE_STRANDED = |names| names.sql("select w.stranded, w.last_key from {wake_stranded}($1, $2) w");
     FORGET_PAUSES = |names| names.sql("select p.queue, p.group_id from {forget_pauses}($1, $2, $3) p");
     EXPIRED_DEDUP = |names| expired(names.dedup());
     EXPIRED_RECEIVE = |names| expired(names.receive_attempt());
@@ -289,14 +289,17 @@ impl Store {
     }
 
     /// Wakes gated groups of a queue whose limit keys have slots left that nothing speaks for.
-    /// Returns for how many keys nothing would have woken any.
+    /// Returns for how many keys nothing would have woken any, and the last key that it looked at;
+    /// `None`: it has looked at all keys after `after`.
     pub(crate) async fn wake_stranded(
         &self,
         conn: &mut PgConnection,
         queue: &str,
-    ) -> Result<u64, sqlx::Error> {
-        let keys: i64 = self.query(&WAKE_STRANDED).bind(queue).fetch_one(conn).await?.try_get(0)?;
-        Ok(keys.unsigned_abs())
+        after: &str,
+    ) -> Result<(u64, Option<String>), sqlx::Error> {
+        let wake = self.query(&WAKE_STRANDED).bind(queue).bind(after);
+        let row = wake.fetch_one(conn).await?;
+        Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), row.try_get(1)?))
     }
 
     /// Flags the group's next job if nothing would wake it; returns whether it did.
