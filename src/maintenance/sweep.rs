@@ -18,8 +18,8 @@ pub(crate) struct SweepCursor {
 
 /// Wakes gated groups whose limit keys have slots left, for all keys that half a second is enough
 /// for. Then visits the next groups with unfinished jobs, and makes those ready that nothing would
-/// wake. Returns the number of keys and groups that nothing would have woken: a group that was gated
-/// next to a change of its limit only waited longer.
+/// wake. Returns the number of keys and groups that nothing would have woken. A group that was
+/// gated next to a change of its limit is woken and not counted: it only waited longer.
 pub(crate) async fn sweep(
     store: &Store,
     conn: &mut PgConnection,

@@ -22,8 +22,8 @@ pub struct Program {
     /// A receiver beside the workers.
     pub receives: Option<Receives>,
     pub limits: Limits,
-    /// The sweep runs ten times a second, and what it finds is a fault. Without it, whatever nothing
-    /// else wakes never ends.
+    /// The sweep runs ten times a second, and what it finds is a fault. Without the sweep,
+    /// whatever nothing else wakes never ends.
     pub sweeps: bool,
     /// The batches that jobs may join: whether all jobs must succeed.
     pub batches: Vec<bool>,
