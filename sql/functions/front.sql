@@ -40,10 +40,11 @@ $$;
 create or replace function {schema}.due_in(of_queue text) returns float8
 language plpgsql volatile as $$
 declare
-  resumes_at timestamptz; paused boolean; begins_at timestamptz;
+  resumes_at timestamptz; paused boolean; begins_at timestamptz; keyed boolean;
 begin
-  select {paused_q}, q.paused_until, case when r.starts = 0 then r.free_at end
-    into paused, resumes_at, begins_at
+  select {paused_q}, q.paused_until, case when r.starts = 0 then r.free_at end,
+      q.limit_per_key is not null
+    into paused, resumes_at, begins_at, keyed
   from {schema}.queue q, {schema}.rate_room(q.rate, q.rate_per_ms, q.rate_burst, q.rate_next_at,
     clock_timestamp()) r
   where q.name = of_queue;
@@ -52,7 +53,7 @@ begin
   end if;
   return extract(epoch from nullif(greatest(begins_at, least(
       (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
-      {schema}.freed_at(of_queue, '-infinity'),
+      case when keyed then {schema}.freed_at(of_queue, '-infinity') end,
       -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
       (select min(f.flag_at) from (
           select j.group_id, {flag_at} as flag_at from {schema}.job j
