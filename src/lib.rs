@@ -436,6 +436,8 @@ mod guide {
     struct Readme;
     #[doc = include_str!("../docs/guide/batches.md")]
     struct Batches;
+    #[doc = include_str!("../docs/guide/changing-a-payload.md")]
+    struct ChangingAPayload;
     #[doc = include_str!("../docs/guide/first-job.md")]
     struct FirstJob;
     #[doc = include_str!("../docs/guide/failing.md")]
