@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-pub use crate::words::{Delayed, Ended, Enqueued, Found, Left, Of, Said, When};
+pub use crate::words::{Counted, Delayed, Ended, Enqueued, Found, Left, Of, Said, When};
 
 /// Microseconds since any moment, the same for the whole history.
 pub type Time = i64;
@@ -100,13 +100,32 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         place: Option<i64>,
     },
-    /// How many groups of a queue may run at once for each limit key, from then on.
+    /// How many may run at once, from then on.
     Limit {
+        /// The queue.
+        queue: String,
+        /// The things that it counts.
+        #[serde(default)]
+        of: Counted,
+        /// How many; `None`: any number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
+        /// When the call began.
+        begin: Time,
+        /// When the call had returned.
+        end: Time,
+    },
+    /// How many jobs of a queue may start in a time, from then on.
+    Rate {
         /// The queue.
         queue: String,
         /// How many; `None`: any number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<u32>,
+        starts: Option<u32>,
+        /// In this time.
+        per: Time,
+        /// How many of them at once.
+        burst: u32,
         /// When the call began.
         begin: Time,
         /// When the call had returned.

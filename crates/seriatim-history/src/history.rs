@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Delayed, Ended, Enqueued, Found, Left, Name, Of, Said, Time, When};
+use crate::event::{Counted, Delayed, Ended, Enqueued, Found, Left, Name, Of, Said, Time, When};
 
 /// A history, put in order.
 #[derive(Debug, Default)]
@@ -23,8 +23,10 @@ pub struct History {
     pub processes: Vec<Process>,
     /// Other faults that may have cost attempts.
     pub faults: Vec<Fault>,
-    /// The changes of limits of limit keys, in the order of their begins.
+    /// The changes of limits, in the order of their begins.
     pub limits: Vec<Limit>,
+    /// The changes of rates, in the order of their begins.
+    pub rates: Vec<Rate>,
     /// The batches.
     pub batches: Vec<Batch>,
     /// The schedules.
@@ -164,11 +166,30 @@ pub struct Group {
     pub jobs: Vec<usize>,
 }
 
-/// How many groups of a queue may run at once for each limit key.
+/// How many jobs of a queue may start in a time.
+#[derive(Debug)]
+pub struct Rate {
+    /// The queue.
+    pub queue: String,
+    /// How many; `None`: any number.
+    pub starts: Option<u32>,
+    /// In this time.
+    pub per: Time,
+    /// How many of them at once.
+    pub burst: u32,
+    /// When the call began.
+    pub begin: Time,
+    /// When it ended.
+    pub end: Time,
+}
+
+/// How many jobs of a queue, or groups of each limit key, may run at once.
 #[derive(Debug)]
 pub struct Limit {
     /// The queue.
     pub queue: String,
+    /// The things that it counts.
+    pub of: Counted,
     /// How many; `None`: any number.
     pub limit: Option<u32>,
     /// When the call began.

@@ -2,7 +2,7 @@
 //!
 //! It decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost
 //! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and
-//! whether limits of limit keys, batches and schedules did what they are for. It tells each
+//! whether limits, rates, batches and schedules did what they are for. It tells each
 //! violation as a short story. `docs/history.md` has the format, which is that of any queue, and
 //! the conclusions from each observation.
 //!
@@ -28,6 +28,7 @@ mod observed;
 mod order;
 mod overlap;
 mod prefix_max;
+mod rates;
 mod read;
 mod report;
 mod schedules;
@@ -51,6 +52,7 @@ pub fn check(history: &History) -> Violations {
     effects::check(history, &mut violations);
     attempts::check(history, &mut violations);
     limits::check(history, &mut violations);
+    rates::check(history, &mut violations);
     batches::check(history, &mut violations);
     schedules::check(history, &mut violations);
     violations

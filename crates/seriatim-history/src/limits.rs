@@ -1,14 +1,16 @@
-//! No more groups of a limit key run at once than the limit says.
+//! No more jobs of a queue, and no more groups of a limit key, run at once than the limit says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::claims::{Claim, claims};
-use crate::event::{Name, Time};
+use crate::event::{Counted, Name, Time};
 use crate::history::{History, Run};
 use crate::violation::{Promise, Violations};
 
-/// A run of a job with a limit key.
+/// A run that a limit counts.
 struct Its<'h> {
+    /// The number of its job, or of its group: it is counted once.
+    unit: usize,
     group: usize,
     job: usize,
     run: &'h Run,
@@ -20,70 +22,79 @@ pub(crate) fn check(history: &History, violations: &mut Violations) {
     if history.limits.is_empty() {
         return;
     }
-    let mut keys: BTreeMap<(&str, &Name), Vec<Its<'_>>> = BTreeMap::new();
+    // By the queue, and the limit key that its limit is for.
+    let mut counted: BTreeMap<(&str, Option<&Name>), Vec<Its<'_>>> = BTreeMap::new();
     for (at, group) in history.groups.iter().enumerate() {
-        // The group had no slot before it had a job.
+        // The group had no slot of a key before it had a job.
         let begins = group.jobs.iter().filter_map(|&job| history.jobs[job].enqueue.as_ref());
         let first = begins.map(|enqueue| enqueue.begin).min().unwrap_or(Time::MIN);
         for Claim { job, run, after } in claims(history, group) {
-            let after = after.max(first);
             let its = &history.jobs[job];
-            let Some(key) = its.enqueue.as_ref().and_then(|enqueue| enqueue.limit_key.as_ref())
-            else {
-                continue;
+            let Some(enqueue) = its.enqueue.as_ref() else { continue };
+            let mut count = |key, unit, first| {
+                let after = after.max(first);
+                let its = Its { unit, group: at, job, run: &its.runs[run], after };
+                counted.entry((group.queue.as_str(), key)).or_default().push(its);
             };
-            let its = Its { group: at, job, run: &its.runs[run], after };
-            keys.entry((group.queue.as_str(), key)).or_default().push(its);
+            count(None, job, enqueue.begin);
+            if enqueue.limit_key.is_some() {
+                count(enqueue.limit_key.as_ref(), at, first);
+            }
         }
     }
-    for ((queue, key), mut runs) in keys {
+    for ((queue, key), mut runs) in counted {
         runs.sort_by_key(|its| its.run.start);
-        check_key(history, queue, key, &runs, violations);
+        check_one(history, queue, key, &runs, violations);
     }
 }
 
-fn check_key(
+fn check_one(
     history: &History,
     queue: &str,
-    key: &Name,
+    key: Option<&Name>,
     runs: &[Its<'_>],
     violations: &mut Violations,
 ) {
-    let mut limits = Limits::new(history, queue);
+    let of = if key.is_some() { Counted::Key } else { Counted::Queue };
+    let mut limits = Limits::new(history, queue, of);
     // Runs that are surely in their handlers: by their ends, and by their claims.
     let mut ends: BTreeSet<(Time, usize)> = BTreeSet::new();
     let mut claimed: BTreeSet<(Time, usize)> = BTreeSet::new();
-    let mut groups: HashMap<usize, usize> = HashMap::new();
+    let mut units: HashMap<usize, usize> = HashMap::new();
     for (at, its) in runs.iter().enumerate() {
         while let Some(&(until, ended)) = ends.first()
             && !history.surely_before(its.run.start, until)
         {
             ends.pop_first();
             claimed.remove(&(runs[ended].after, ended));
-            if let Some(n) = groups.get_mut(&runs[ended].group) {
+            if let Some(n) = units.get_mut(&runs[ended].unit) {
                 *n -= 1;
                 if *n == 0 {
-                    groups.remove(&runs[ended].group);
+                    units.remove(&runs[ended].unit);
                 }
             }
         }
-        let is_new = !groups.contains_key(&its.group);
-        *groups.entry(its.group).or_default() += 1;
+        let is_new = !units.contains_key(&its.unit);
+        *units.entry(its.unit).or_default() += 1;
         ends.insert((history.until(its.run), at));
         claimed.insert((its.after, at));
         let since = claimed.first().map_or(Time::MIN, |&(after, _)| after);
         // The last of their claims counted all others: by a limit that stood since the first.
         let most = limits.most_between(since, its.run.start);
-        if is_new && most.is_some_and(|most| groups.len() > most) {
+        if is_new && most.is_some_and(|most| units.len() > most) {
             let jobs = ends.iter().map(|&(_, at)| runs[at].job).collect();
             violations.add(Promise::Limit, its.run.start, jobs, || {
+                let what = key.map_or_else(
+                    || format!("jobs of queue {}", queue.escape_debug()),
+                    |key| format!("groups of limit key {key}"),
+                );
                 format!(
-                    "job {} of group {} started (attempt {}) as the handler of one of {} groups of \
-                     limit key {key} at once, and {} may run",
+                    "job {} of group {} started (attempt {}) as the handler of one of {} {what} at \
+                     once, and {} may run",
                     history.jobs[its.job].name,
                     history.groups[its.group].name,
                     its.run.attempt,
-                    groups.len(),
+                    units.len(),
                     most.unwrap_or_default(),
                 )
             });
@@ -101,8 +112,9 @@ struct Limits {
 }
 
 impl Limits {
-    fn new(history: &History, queue: &str) -> Self {
-        let its: Vec<_> = history.limits.iter().filter(|limit| limit.queue == queue).collect();
+    fn new(history: &History, queue: &str, of: Counted) -> Self {
+        let its = history.limits.iter().filter(|limit| limit.queue == queue && limit.of == of);
+        let its: Vec<_> = its.collect();
         let slack = 2 * history.uncertainty;
         let number = |limit: Option<u32>| {
             limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::error::ReadError;
 use crate::event::{Delayed, Enqueued, Event, Name, Time};
 use crate::history::{
-    Batch, Effect, Enqueue, Fault, Group, History, Job, Leave, Limit, Process, Return, Run,
+    Batch, Effect, Enqueue, Fault, Group, History, Job, Leave, Limit, Process, Rate, Return, Run,
     Schedule, Settle,
 };
 
@@ -132,9 +132,12 @@ impl History {
             }
             Event::Enqueue { .. } => self.take_enqueue(event)?,
             Event::Made { .. } => self.take_made(event)?,
-            Event::Limit { queue, limit, begin, end } => {
+            Event::Limit { queue, of, limit, begin, end } => {
                 self.saw(begin, Some(end))?;
-                self.limits.push(Limit { queue, limit, begin, end });
+                self.limits.push(Limit { queue, of, limit, begin, end });
+            }
+            Event::Rate { queue, starts, per, burst, begin, end } => {
+                self.take_rate(Rate { queue, starts, per, burst, begin, end })?;
             }
             Event::Batch { batch, when, begin, end } => {
                 self.saw(begin, end)?;
@@ -150,16 +153,7 @@ impl History {
                 its.sealed = its.sealed.into_iter().chain(end).min();
             }
             Event::Schedule { schedule, every, from, until } => {
-                check_time(from)?;
-                until.map_or(Ok(()), check_time)?;
-                if !(1..=FARTHEST).contains(&every) {
-                    return Err(format!("a schedule every {every} microseconds is none"));
-                }
-                let its = self.schedule(schedule);
-                if its.every.is_some() {
-                    return Err(format!("schedule {} was told before", its.name));
-                }
-                (its.every, its.from, its.until) = (Some(every), from, until);
+                self.take_schedule(schedule, every, from, until)?;
             }
             Event::Start { job, attempt, process, at } => {
                 self.saw(at, None)?;
@@ -214,6 +208,35 @@ impl History {
                 self.drained = self.drained.max(Some(at));
             }
         }
+        Ok(())
+    }
+
+    fn take_schedule(
+        &mut self,
+        schedule: Name,
+        every: Time,
+        from: Time,
+        until: Option<Time>,
+    ) -> Result<(), String> {
+        check_time(from)?;
+        until.map_or(Ok(()), check_time)?;
+        if !(1..=FARTHEST).contains(&every) {
+            return Err(format!("a schedule every {every} microseconds is none"));
+        }
+        let its = self.schedule(schedule);
+        if its.every.is_some() {
+            return Err(format!("schedule {} was told before", its.name));
+        }
+        (its.every, its.from, its.until) = (Some(every), from, until);
+        Ok(())
+    }
+
+    fn take_rate(&mut self, rate: Rate) -> Result<(), String> {
+        self.saw(rate.begin, Some(rate.end))?;
+        if !(1..=FARTHEST).contains(&rate.per) {
+            return Err(format!("a rate in {} microseconds is none", rate.per));
+        }
+        self.rates.push(rate);
         Ok(())
     }
 
@@ -332,6 +355,7 @@ impl History {
             }
         }
         self.limits.sort_by_key(|limit| limit.begin);
+        self.rates.sort_by_key(|rate| rate.begin);
         self.faults.sort_by_key(|fault| fault.begin);
         let mut latest = Time::MIN;
         for fault in &self.faults {

@@ -27,7 +27,7 @@ pub fn report(history: &History, quiet: bool, out: &mut impl Write) -> io::Resul
     if violations.is_empty() {
         writeln!(
             out,
-            "no violation of P1, P2, P3, P4, P9 or P10, of limit keys, batches or schedules"
+            "no violation of P1, P2, P3, P4, P9 or P10, of limits, rates, batches or schedules"
         )?;
     }
     for (promise, count) in &violations.counts {

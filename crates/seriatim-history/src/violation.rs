@@ -20,8 +20,10 @@ pub enum Promise {
     P9,
     /// A stale worker does no harm.
     P10,
-    /// No more groups of a limit key run at once than the limit says.
+    /// No more jobs of a queue, and groups of a limit key, run at once than the limit says.
     Limit,
+    /// No span of time has more starts than its part of the rate, the burst and one more.
+    Rate,
     /// A batch starts one follow-up, behind its jobs.
     Batch,
     /// A schedule makes one job for each due time.
@@ -85,7 +87,8 @@ impl fmt::Display for Promise {
             Self::P4 => "P4 exactly once",
             Self::P9 => "P9 attempts are counted",
             Self::P10 => "P10 a stale worker does no harm",
-            Self::Limit => "Limit of a key",
+            Self::Limit => "Limit of what runs at once",
+            Self::Rate => "Rate of starts",
             Self::Batch => "Batch with one follow-up",
             Self::Schedule => "Schedule with one job for each time",
         })

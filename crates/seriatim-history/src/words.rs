@@ -17,6 +17,17 @@ pub enum Delayed {
     Pass,
 }
 
+/// The things that a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// The groups of each limit key.
+    #[default]
+    Key,
+    /// The jobs of the queue.
+    Queue,
+}
+
 /// The answer to an enqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

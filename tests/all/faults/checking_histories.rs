@@ -80,7 +80,8 @@ fn events(line: &str) -> Vec<Value> {
         "effect" => fields(&["job", "attempt", "key", "at"]),
         "found" => fields(&["key", "count"]),
         "status" => fields(&["job", "status", "forgiven"][..words.len() - 1]),
-        "limit" => fields(&["queue", "limit", "begin", "end"]),
+        "limit" => fields(&["queue", "limit", "begin", "end", "of"][..words.len() - 1]),
+        "rate" => fields(&["queue", "starts", "per", "burst", "begin", "end"]),
         "batch" => fields(&["batch", "when", "begin", "end"]),
         "seal" => fields(&["batch", "begin", "end"]),
         "schedule" => fields(&["schedule", "every", "from", "until"]),
@@ -123,7 +124,7 @@ fn each_violation_is_found_and_what_looks_like_one_is_not() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let found: HashSet<&&str> = cases().flat_map(|(_, _, promises)| *promises).collect();
-    assert_eq!(found.len(), 9, "every promise has its case: {found:?}");
+    assert_eq!(found.len(), 10, "every promise has its case: {found:?}");
 }
 
 #[test]
@@ -299,7 +300,7 @@ fn order_and_overlap_are_decided_as_simple_and_slow_rules_do() {
 
 #[test]
 fn whatever_a_history_says_it_is_judged_or_refused() {
-    const WORDS: [&str; 18] = [
+    const WORDS: [&str; 20] = [
         "enqueue J G T T O",
         "run J A P T T R",
         "run J A P T T R",
@@ -315,6 +316,8 @@ fn whatever_a_history_says_it_is_judged_or_refused() {
         "enqueue J g T T limit_key=k batch=B",
         "made J G T T M",
         "limit - A T T",
+        "limit - A T T queue",
+        "rate - A A A T T",
         "batch B all_ended T T",
         "seal B T T",
         "schedule B A T T",
@@ -391,7 +394,7 @@ fn the_program_says_by_its_exit_code_what_it_found() {
     let (code, out) = said(&check_history(&["-"], &json_lines(good)));
     assert_eq!(code, Some(0), "{out}");
     let expected = "7 events: 2 jobs, 1 groups, 1 processes\n\
-        no violation of P1, P2, P3, P4, P9 or P10, of limit keys, batches or schedules\n";
+        no violation of P1, P2, P3, P4, P9 or P10, of limits, rates, batches or schedules\n";
     assert_eq!(out, expected);
 
     let folder = tempfile::tempdir().unwrap();
@@ -430,7 +433,7 @@ fn the_documented_history_has_every_event_and_is_good() {
         })
         .collect();
     assert_eq!(shown, explained);
-    assert_eq!(shown.len(), 18);
+    assert_eq!(shown.len(), 19);
     let again = text.replace(r#""key":"p1-1/1","count":0"#, r#""key":"p1-1/1","count":1"#);
     assert_eq!(verdict(&again).0, ["P10"]);
 }

@@ -10,7 +10,9 @@ mod clock;
 mod disk;
 mod drive;
 mod judge;
+mod operators;
 mod produce;
+mod receivers;
 mod waits;
 mod worker;
 
@@ -55,6 +57,7 @@ fn small(lease: Option<u64>) -> Setup {
             writes: 1,
             backlog: 300,
             features: true,
+            mixed: false,
         },
         networks: 0,
         server: &[],
@@ -309,7 +312,12 @@ async fn all_of_them_at_random() {
     let said = std::env::var("SERIATIM_FAULTS_SECONDS").ok();
     let seconds = said.as_ref().map_or(4, |seconds| seconds.parse().unwrap());
     let long = said.is_some();
-    let setup = if long { large() } else { Setup { networks: 2, ..small(None) } };
+    let mut setup = if long { large() } else { Setup { networks: 2, ..small(None) } };
+    setup.load.mixed = true;
+    let seed = std::env::var("SERIATIM_FAULTS_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    println!("SERIATIM_FAULTS_SEED={seed}");
+    fastrand::seed(seed);
     let mut figures = Figures::default();
     let mut driver = Driver::new(setup.clone()).await;
     // A round is judged as a whole, in memory. A restart late in it would only make it longer.
@@ -363,6 +371,7 @@ fn large() -> Setup {
             writes: 5,
             backlog: 6_000,
             features: true,
+            mixed: true,
         },
         networks: 2,
         server: &[("max_connections", "130")],

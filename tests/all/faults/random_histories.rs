@@ -7,7 +7,7 @@
 
 mod chaos;
 pub mod features;
-mod produce;
+pub mod produce;
 pub mod program;
 pub mod read_back;
 mod receivers;

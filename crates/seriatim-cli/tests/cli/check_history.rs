@@ -29,7 +29,8 @@ async fn a_history_is_checked_without_a_database() {
     std::fs::write(file, good).unwrap();
     let kept = check(&[]).await;
     assert_eq!(kept.code, DONE, "{}", kept.out);
-    let none = "no violation of P1, P2, P3, P4, P9 or P10, of limit keys, batches or schedules\n";
+    let none =
+        "no violation of P1, P2, P3, P4, P9 or P10, of limits, rates, batches or schedules\n";
     assert!(kept.out.ends_with(none), "{}", kept.out);
 
     // The second job of the group runs while the first one does.

@@ -1,4 +1,4 @@
-//! Jobs that put themselves off, limit keys, batches and schedules.
+//! Jobs that put themselves off, limits, rates, batches and schedules.
 
 use super::cases::Case;
 
@@ -140,6 +140,73 @@ pub const CASES: &[Case] = &[
         "limit q 1 0 1; enqueue a g 2 3 queue=q limit_key=k; enqueue b h 2 3 queue=q limit_key=k;
          run a 1 w 10 20 succeeded; limit q 2 11 15; run b 1 w 10 30 succeeded; drained 40",
         &["Limit"],
+    ),
+    // Limits in flight.
+    (
+        "two jobs of a queue at once, of one",
+        "limit q 1 0 1 queue; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c h 2 3 queue=p;
+         run a 1 w 10 20 succeeded; run b 1 w 19 30 succeeded; run c 1 w 19 30 succeeded; drained 40",
+        &["Limit"],
+    ),
+    (
+        "two jobs of a queue, one behind the other",
+        "limit q 1 0 1 queue; enqueue a g 2 3 queue=q limit_key=k; enqueue b h 2 3 queue=q;
+         run a 1 w 10 20 succeeded; run b 1 w 20 30 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "a lower limit in flight stops nothing that runs, and what was claimed before",
+        "limit q 2 0 1 queue; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q;
+         run a 1 w 10 20 succeeded; limit q 1 11 12 queue; run b 1 w 13 30 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "a lower limit in flight holds for what is enqueued behind it",
+        "limit q 2 0 1 queue; limit q 1 2 3 queue; enqueue a g 4 5 queue=q; enqueue b h 4 5 queue=q;
+         run a 1 w 10 20 succeeded; run b 1 w 13 30 succeeded; drained 40",
+        &["Limit"],
+    ),
+    // Rates.
+    (
+        "starts at a rate, behind a burst and one more",
+        "rate q 1 10 2 0 1; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c i 2 3 queue=q;
+         enqueue d j 2 3 queue=q; run a 1 w 10 11 succeeded; run b 1 w 10 11 succeeded;
+         run c 1 w 10 11 succeeded; run d 1 w 12 13 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "a start too many",
+        "rate q 1 10 2 0 1; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c i 2 3 queue=q;
+         enqueue d j 2 3 queue=q; run a 1 w 10 11 succeeded; run b 1 w 10 11 succeeded;
+         run c 1 w 10 11 succeeded; run d 1 w 11 13 succeeded; drained 40",
+        &["Rate"],
+    ),
+    (
+        "each attempt is a start",
+        "rate q 1 100 1 0 1; enqueue a g 2 3 queue=q; run a 1 w 10 11 retry; run a 2 w 12 13 retry;
+         run a 3 w 14 15 succeeded; drained 40",
+        &["Rate"],
+    ),
+    (
+        "what may have been claimed before there was a rate is no start of it",
+        "enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c i 2 3 queue=q; rate q 1 100 1 4 5;
+         run a 1 w 10 11 succeeded; run b 1 w 10 11 succeeded; run c 1 w 10 11 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "a rate that is changed begins anew",
+        "rate q 1 100 1 0 1; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c i 12 13 queue=q;
+         enqueue d j 12 13 queue=q; run a 1 w 5 6 succeeded; run b 1 w 6 7 succeeded; rate q 1 90 1 8 9;
+         run c 1 w 14 15 succeeded; run d 1 w 14 15 succeeded; drained 40",
+        &[],
+    ),
+    (
+        "a rate that was taken away, and set again",
+        "rate q 1 100 1 0 1; rate q - 100 1 2 3; enqueue a g 4 5 queue=q; enqueue b h 4 5 queue=q;
+         enqueue c i 4 5 queue=q; run a 1 w 6 7 succeeded; run b 1 w 6 7 succeeded; run c 1 w 6 7 succeeded;
+         rate q 1 100 1 8 9; enqueue d g 10 11 queue=q; enqueue e h 10 11 queue=q; enqueue f i 10 11 queue=q;
+         run d 1 w 12 13 succeeded; run e 1 w 12 13 succeeded; run f 1 w 12 13 succeeded; drained 40",
+        &["Rate"],
     ),
     // Batches.
     (

@@ -32,6 +32,8 @@ pub enum Kind {
     JobDeleted,
     GroupDeleted,
     ClaimNulled,
+    /// A worker ends, and one of the other program takes its place.
+    Deployed,
     DiskFull,
     StandbyPromoted,
     /// By so many seconds.
@@ -40,7 +42,7 @@ pub enum Kind {
 
 impl Kind {
     /// The faults that need nothing but the server, each with its weight in a mixture.
-    pub const MIXTURE: [(Self, usize); 16] = [
+    pub const MIXTURE: [(Self, usize); 17] = [
         (Self::WorkerKilled, 60),
         (Self::WorkerFrozen, 3),
         (Self::SessionTerminated, 40),
@@ -57,6 +59,7 @@ impl Kind {
         (Self::JobDeleted, 4),
         (Self::GroupDeleted, 4),
         (Self::ClaimNulled, 4),
+        (Self::Deployed, 12),
     ];
 
     /// One of the mixture: with claims written by hand, and with what all sessions end by?
@@ -97,6 +100,7 @@ impl Kind {
                 | Self::JobDeleted
                 | Self::GroupDeleted
                 | Self::ClaimNulled
+                | Self::Deployed
                 | Self::ClockJumped(_)
         )
     }
@@ -114,6 +118,10 @@ impl Driver {
                 self.note(kind, begin, Some(process));
             }
             Kind::WorkerFrozen => self.freeze(at).await,
+            Kind::Deployed => {
+                let process = self.deploy(at).await;
+                self.note(kind, begin, Some(process));
+            }
             Kind::SessionTerminated => {
                 let end = "select count(pg_terminate_backend(pid)) from (
                      select pid from pg_stat_activity where application_name = 'worker'
@@ -122,19 +130,7 @@ impl Driver {
                 let _ = sqlx::query(end).execute(&self.pool).await;
                 self.note(kind, begin, None);
             }
-            Kind::BackendKilled => {
-                let pid: Result<i32, _> = sqlx::query_scalar(
-                    "select pid from pg_stat_activity where application_name = 'worker'
-                     and datname = current_database() order by random() limit 1",
-                )
-                .fetch_one(&self.pool)
-                .await;
-                if let Ok(pid) = pid {
-                    kill_9(pid).await;
-                    self.is_back().await;
-                    self.note(kind, begin, None);
-                }
-            }
+            Kind::BackendKilled => self.kill_a_backend(begin).await,
             Kind::PostmasterKilled => {
                 let file = self.server.data_directory().unwrap().join("postmaster.pid");
                 let text = std::fs::read_to_string(file).unwrap();
@@ -205,6 +201,20 @@ impl Driver {
                       order by random() limit 3)")
                     .await;
             }
+        }
+    }
+
+    async fn kill_a_backend(&mut self, begin: Time) {
+        let pid: Result<i32, _> = sqlx::query_scalar(
+            "select pid from pg_stat_activity where application_name = 'worker'
+             and datname = current_database() order by random() limit 1",
+        )
+        .fetch_one(&self.pool)
+        .await;
+        if let Ok(pid) = pid {
+            kill_9(pid).await;
+            self.is_back().await;
+            self.note(Kind::BackendKilled, begin, None);
         }
     }
 

@@ -18,7 +18,9 @@ use tokio::time::sleep;
 use super::act::Kind;
 use super::clock::Clock;
 use super::disk::Disk;
+use super::operators::Operator;
 use super::produce::{ATTEMPTS, LIMITS, Load, Producer, Shared};
+use super::receivers::{Receiver, Way};
 use super::worker::Settings;
 use crate::faults::random_histories::features;
 use crate::faults::random_histories::program::Limits;
@@ -76,6 +78,8 @@ pub struct Round {
     /// The files of all that recorded.
     pub files: Vec<String>,
     pub injected: Vec<Injected>,
+    /// Groups of jobs that open receives had and gave back, from when to when.
+    pub had: Vec<(String, Time, Time)>,
     /// Jobs that were deleted by hand.
     pub deleted: Vec<String>,
     /// One of them stood for those that were enqueued with it, and no worker had seen it.
@@ -90,6 +94,8 @@ pub struct Round {
 pub struct Seat {
     pub worker: WorkerProcess,
     pub network: Option<Network>,
+    /// Whether its program is the new one.
+    pub new: bool,
 }
 
 pub struct Driver {
@@ -180,11 +186,16 @@ impl Driver {
             let missed = if self.setup.programs.is_some() { Missed::Last } else { EACH };
             features::start_schedule(&self.pool, &self.schedule(), "g0", missed).await;
         }
+        let operator = self.operator();
+        if self.setup.load.mixed {
+            operator.begins().await;
+        }
         for at in 0..self.setup.workers {
             let behind = self.setup.networks > 0 && at % self.setup.networks == 0;
             let network = if behind { Some(Network::to(&self.url).await) } else { None };
-            let worker = self.start(network.as_ref());
-            self.seats.push(Seat { worker, network });
+            let new = !self.setup.load.mixed || at % 2 == 0;
+            let worker = self.start(network.as_ref(), new);
+            self.seats.push(Seat { worker, network, new });
         }
         for seat in &self.seats {
             seat.worker.is_ready(&self.round.log).await;
@@ -192,6 +203,13 @@ impl Driver {
         for n in 0..self.setup.producers {
             let producer = self.producer(&format!("p{n}"), self.setup.load);
             self.producing.spawn(producer.run());
+        }
+        if self.setup.load.mixed {
+            self.producing.spawn(operator.run());
+            for (n, way) in [Way::AtOnce, Way::Open, Way::Open].into_iter().enumerate() {
+                let receiver = self.receiver(&format!("r{n}"));
+                self.producing.spawn(receiver.run(way));
+            }
         }
         let (pool, shared) = (self.pool.clone(), Arc::clone(&self.shared));
         self.producing.spawn(async move {
@@ -217,7 +235,29 @@ impl Driver {
         Producer::new(self.url.clone(), name, load, recorder, Arc::clone(&self.shared))
     }
 
-    fn start(&mut self, network: Option<&Network>) -> WorkerProcess {
+    fn operator(&self) -> Operator {
+        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(5));
+        Operator {
+            pool: pool.connect_lazy(&self.database.url()).unwrap(),
+            recorder: self.round.recorder.clone(),
+            shared: Arc::clone(&self.shared),
+            load: self.setup.load,
+            slots: self.setup.workers * self.setup.slots,
+            since: self.round.since,
+            rng: fastrand::Rng::with_seed(fastrand::u64(..)),
+        }
+    }
+
+    fn receiver(&mut self, name: &str) -> Receiver {
+        let name = format!("{name}-{}", self.rounds);
+        let recorder = Recorder::new(self.round.folder.path(), &name);
+        self.round.files.push(name);
+        let most = if self.setup.followers() { 8 } else { 1 };
+        let rng = fastrand::Rng::with_seed(fastrand::u64(..));
+        Receiver::new(self.database.url(), recorder, Arc::clone(&self.shared), most, rng)
+    }
+
+    fn start(&mut self, network: Option<&Network>, new: bool) -> WorkerProcess {
         let name = format!("w{}", self.started);
         self.started += 1;
         let settings = Settings {
@@ -229,6 +269,7 @@ impl Driver {
             slots: self.setup.slots,
             jobs_per_turn: self.setup.jobs_per_turn,
             maintenance: self.setup.maintenance,
+            new,
         };
         let told = serde_json::to_string(&settings).unwrap();
         let program = Command::new(std::env::current_exe().unwrap());
@@ -241,7 +282,7 @@ impl Driver {
     /// SIGKILL to a worker, whose place another one takes. When it was, and who.
     pub async fn kill(&mut self, at: usize) -> (Time, String) {
         let network = self.seats[at].network.clone();
-        let fresh = self.start(network.as_ref());
+        let fresh = self.start(network.as_ref(), self.seats[at].new);
         let old = std::mem::replace(&mut self.seats[at].worker, fresh);
         let (process, begin) = (old.name().to_owned(), now());
         old.kill().await;
@@ -250,12 +291,32 @@ impl Driver {
         (begin, process)
     }
 
+    /// A worker of the other program takes the place of one, which is told to end. Returns the name
+    /// of that.
+    pub async fn deploy(&mut self, at: usize) -> String {
+        let (network, new) = (self.seats[at].network.clone(), !self.seats[at].new);
+        let fresh = self.start(network.as_ref(), new);
+        let old = std::mem::replace(&mut self.seats[at].worker, fresh);
+        self.seats[at].new = new;
+        let (process, begin) = (old.name().to_owned(), now());
+        old.end().await;
+        let gone = Event::Gone { process: process.as_str().into(), begin, end: now() };
+        self.round.recorder.note(&gone);
+        process
+    }
+
     /// Lets what is there run to its end, ends the workers, and leaves what they wrote.
     pub async fn end(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         while let Some(producer) = self.producing.join_next().await {
             producer.unwrap();
         }
+        for at in 0..self.seats.len() {
+            if !self.seats[at].new {
+                self.deploy(at).await;
+            }
+        }
+        self.round.had = std::mem::take(&mut *self.shared.had.lock().unwrap());
         let begun = Instant::now();
         if self.setup.load.features {
             let (all, name) = (self.setup.programs.is_none(), self.schedule());
@@ -314,6 +375,7 @@ impl Round {
             log: Log::default(),
             files: vec!["chaos".to_owned()],
             injected: Vec::new(),
+            had: Vec::new(),
             deleted: Vec::new(),
             deleted_a_flag: false,
             since,

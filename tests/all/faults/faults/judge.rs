@@ -43,6 +43,8 @@ pub struct Figures {
     pub uncounted: usize,
     /// For how long handlers that were frozen went on when they were woken up.
     pub woken: Vec<Duration>,
+    /// Jobs that open receives had and gave back; changes of limits and of rates; moved jobs.
+    pub besides: [usize; 4],
 }
 
 /// The results of the faults of one kind.
@@ -84,9 +86,25 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
         figures.over_limit += violations.counts.remove(&Promise::Limit).unwrap_or(0);
         violations.kept.retain(|its| its.promise != Promise::Limit);
     }
-    if !violations.is_empty() {
+    let mut others = BTreeMap::new();
+    let beside = figures.judge_receives(&history, &round);
+    if beside > 0 && !by_hand {
+        others.insert("a handler beside an open receive", beside);
+    }
+    let swept =
+        round.log.entries().iter().filter(|said| said.contains(": error: Stranded")).count();
+    if swept > 0 && !by_hand && !round.deleted_a_flag {
+        others.insert("something was left to the sweep", swept);
+    }
+    if round.drained.is_none_or(|drained| drained > SOON) {
+        others.insert("not soon done", 1);
+    }
+    if !violations.is_empty() || !others.is_empty() {
         let file = keep(&round, &tail);
         figures.stories.push(format!("history: {}", file.display()));
+    }
+    for (what, n) in others {
+        *figures.broken.entry(what.to_owned()).or_default() += n;
     }
     for (promise, n) in &violations.counts {
         *figures.broken.entry(promise.to_string()).or_default() += n;
@@ -94,6 +112,10 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     figures.stories.extend(violations.kept.iter().map(|its| tell(&history, its)));
     figures.add(&history, &round);
 }
+
+/// How soon all that was there has run when nothing disturbs it any more: a claim that two starts
+/// of the server have met is taken over after 15 s.
+const SOON: Duration = Duration::from_secs(45);
 
 /// Reads the events that the processes wrote, and those in `besides`.
 fn read(round: &Round, besides: &str) -> Result<History, String> {
@@ -134,6 +156,8 @@ pub struct Went {
     pub ended: Option<Ended>,
     /// When its enqueue was acknowledged.
     pub enqueued: Option<Time>,
+    /// Its job ended without a success.
+    pub given_up: bool,
 }
 
 impl Figures {
@@ -206,6 +230,26 @@ impl Figures {
         }
     }
 
+    /// While an open receive had a job of a group, no other handler of the group began. Returns how
+    /// many jobs' handlers did.
+    fn judge_receives(&mut self, history: &History, round: &Round) -> usize {
+        let mut beside = 0;
+        for (name, from, to) in &round.had {
+            let its = history.groups.iter().filter(|group| group.name.0 == *name);
+            let jobs = its.flat_map(|group| &group.jobs).map(|&job| &history.jobs[job]);
+            let began = |run: &Run| *from < run.start && run.start < *to;
+            for job in jobs.filter(|job| job.runs.iter().any(began)) {
+                beside += 1;
+                let (job, runs) = (&job.name, &job.runs);
+                self.stories.push(format!(
+                    "job {job} of group {name} began between {from} and {to}, while an open receive \
+                     had a job of its group: {runs:?}"
+                ));
+            }
+        }
+        beside
+    }
+
     fn add(&mut self, history: &History, round: &Round) {
         let enqueued = |job: &&seriatim_history::history::Job| {
             job.status.is_some_and(|status| status != Found::Missing)
@@ -217,6 +261,9 @@ impl Figures {
         };
         self.unanswered += history.jobs.iter().filter(unknown).count();
         self.drains.extend(round.drained);
+        let moved = history.jobs.iter().filter(|job| job.name.0.ends_with('~')).count();
+        let besides = [round.had.len(), history.limits.len(), history.rates.len(), moved];
+        self.besides.iter_mut().zip(besides).for_each(|(all, n)| *all += n);
         for said in round.log.entries() {
             if let Some((_, error)) = said.split_once(": error: ") {
                 let variant = error.split(':').next().unwrap_or_default();
@@ -238,6 +285,7 @@ impl Figures {
                 until: history.until(run),
                 ended: run.end.map(|(_, outcome)| outcome),
                 enqueued: enqueue.end,
+                given_up: matches!(job.status, Some(Found::Failed | Found::Cancelled)),
             }));
         }
         for runs in &mut groups {
@@ -258,6 +306,7 @@ impl Figures {
                     its.hit += 1;
                     match success(runs, run.until) {
                         Some(time) => its.took.push(micros(time - fault.from)),
+                        None if run.given_up => {}
                         None => self.never += 1,
                     }
                     if let Some((next, wait)) = runs.get(at + 1).zip(ordinary) {
@@ -325,6 +374,11 @@ impl Figures {
         if !self.woken.is_empty() {
             println!("woken up, {} handlers went on for {}", self.woken.len(), spread(&self.woken));
         }
+        let [given_back, limits, rates, moved] = self.besides;
+        println!(
+            "open receives gave {given_back} jobs back; {limits} changes of limits, {rates} of \
+             rates; {moved} jobs moved"
+        );
         println!(
             "after rows of groups were written by hand: {} starts out of order, {} beyond a limit, \
              {} attempts not counted",

@@ -2,8 +2,8 @@
 //! answer, and is written down so.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -16,7 +16,7 @@ use super::worker::Does;
 use crate::faults::random_histories::features;
 use crate::faults::random_histories::program::Limits;
 use crate::faults::random_histories::recorder::{Recorder, now};
-use seriatim_history::event::{Enqueued, Event, Name};
+use seriatim_history::event::{Enqueued, Event, Name, Time};
 
 pub const QUEUE: &str = "q";
 /// So many that no job runs out of them by a fault.
@@ -39,6 +39,9 @@ pub struct Load {
     /// Whether the queue has a limit per key and perhaps the others, and some jobs have limit
     /// keys, are in batches, put themselves off, rest or report how far they are.
     pub features: bool,
+    /// Whether operators change limits and more, receivers are beside the workers, and these are
+    /// of two programs.
+    pub mixed: bool,
 }
 
 /// So many groups of each limit key run at once. Rate and spacing do not bind.
@@ -59,11 +62,19 @@ struct Open {
     left: usize,
 }
 
-/// The state that the producers of a round share.
+/// The state that those share who disturb a round.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub stop: AtomicBool,
     pub unfinished: AtomicUsize,
+    /// Groups of jobs that open receives had and gave back, from when to when.
+    pub had: Mutex<Vec<(String, Time, Time)>>,
+}
+
+impl Shared {
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 pub struct Producer {
@@ -219,7 +230,12 @@ impl Producer {
             let writes = fastrand::usize(..self.load.writes) == 0;
             return if writes { Does::Nothing } else { Does::BeSeen };
         }
-        match fastrand::u8(..if self.load.features { 13 } else { 8 }) {
+        let most = match self.load {
+            Load { mixed: true, .. } => 16,
+            Load { features: true, .. } => 13,
+            _ => 8,
+        };
+        match fastrand::u8(..most) {
             0 | 1 if self.load.risky => Does::Count,
             2 | 3 if self.load.risky => {
                 let a = fastrand::u8(1..5);
@@ -229,6 +245,8 @@ impl Producer {
             10 => Does::Again(fastrand::u32(1..4)),
             11 => Does::Rest(fastrand::u64(1..100)),
             12 => Does::Report,
+            13 | 14 => Does::BeNew,
+            15 => Does::Fail,
             _ => Does::Sleep(fastrand::u64(1..80)),
         }
     }

@@ -45,6 +45,7 @@ impl Waits {
 #[test]
 fn a_wait_is_that_of_a_turn_that_left_jobs_behind() {
     let run = |process, start, until, enqueued| Went {
+        given_up: false,
         process,
         start,
         until,

@@ -31,6 +31,8 @@ pub struct Settings {
     pub jobs_per_turn: usize,
     /// Between two rounds of it.
     pub maintenance: Duration,
+    /// The program's version: the old one cannot read all data.
+    pub new: bool,
 }
 
 /// A handler's work besides its effect.
@@ -52,15 +54,19 @@ pub enum Does {
     Rest(u64),
     /// Reports how far it is, and leaves a checkpoint, which a later attempt has.
     Report,
+    /// Only a new program can read it.
+    BeNew,
+    /// Fails for good, without its effect, in its first attempt.
+    Fail,
 }
 
 #[derive(Debug, Deserialize)]
-struct Data {
-    name: String,
+pub struct Data {
+    pub name: String,
     /// The queue itself makes many jobs with this name.
     #[serde(default)]
-    made: bool,
-    does: Does,
+    pub made: bool,
+    pub does: Does,
 }
 
 /// For how long a job puts itself off.
@@ -94,22 +100,30 @@ pub async fn work(settings: Settings) {
         })
         .queue(
             queue,
-            handler_with((outside, recorder.clone()), async |(outside, recorder), job, data| {
-                let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
-                let name = name_of(&data.name, data.made, job.id());
-                let mut run = recorder.start(&name, job.attempt());
-                let result = perform(job, &data, &run, &outside).await;
-                let released = recorder.is_stopping() && job.is_cancelled();
-                run.ends(match &result {
-                    Ok(Ended::Snoozed) | Err(_) if released => Ended::Released,
-                    Ok(ended) => *ended,
-                    Err(_) => Ended::Retry,
-                });
-                match result? {
-                    Ended::Snoozed => Err(JobError::snooze(SNOOZE)),
-                    _ => Ok(json!(job.attempt())),
-                }
-            }),
+            handler_with(
+                (outside, recorder.clone(), settings.new),
+                async |(outside, recorder, new), job, data| {
+                    let data: Data = serde_json::from_value(data).map_err(JobError::fail)?;
+                    let name = name_of(&data.name, data.made, job.id());
+                    let mut run = recorder.start(&name, job.attempt());
+                    let result = match data.does {
+                        Does::BeNew if !new => Err(JobError::retry("of a newer program")),
+                        Does::Fail if job.attempt() == 1 => Ok(Ended::Failed),
+                        _ => perform(job, &data, &run, &outside).await,
+                    };
+                    let released = recorder.is_stopping() && job.is_cancelled();
+                    run.ends(match &result {
+                        Ok(Ended::Snoozed | Ended::Failed) | Err(_) if released => Ended::Released,
+                        Ok(ended) => *ended,
+                        Err(_) => Ended::Retry,
+                    });
+                    match result? {
+                        Ended::Snoozed => Err(JobError::snooze(SNOOZE)),
+                        Ended::Failed => Err(JobError::fail("as planned")),
+                        _ => Ok(json!(job.attempt())),
+                    }
+                },
+            ),
         )
         .build()
         .unwrap()
@@ -129,7 +143,7 @@ async fn perform(
     write(job, &run.writes(0)).await?;
     let mut ended = Ended::Succeeded;
     match data.does {
-        Does::BeSeen | Does::Nothing => return Ok(ended),
+        Does::BeSeen | Does::Nothing | Does::BeNew | Does::Fail => return Ok(ended),
         Does::Snooze(times) if job.snoozes() < times => return Ok(Ended::Snoozed),
         Does::Again(times) if job.snoozes() < times => {
             job.again_after(SNOOZE);

@@ -11,7 +11,7 @@ use super::produce::QUEUE;
 use super::program::Limits;
 use super::recorder::{Recorder, now};
 use crate::support::operator;
-use seriatim_history::event::{Event, Name, Time, When};
+use seriatim_history::event::{Counted, Event, Name, Time, When};
 
 /// A job's name in the history, in SQL. The queue makes many jobs with the same data.
 pub const NAME: &str =
@@ -43,7 +43,8 @@ pub async fn set_limit_per_key(pool: &PgPool, recorder: &Recorder, limit: Option
     let begin = now();
     let settings = QueueSettings::new(QUEUE).limit_per_key(limit);
     Client::default().configure_queue(pool, settings).await.unwrap();
-    recorder.note(&Event::Limit { queue: QUEUE.to_owned(), limit, begin, end: now() });
+    let (queue, of) = (QUEUE.to_owned(), Counted::Key);
+    recorder.note(&Event::Limit { queue, of, limit, begin, end: now() });
 }
 
 pub fn batch(number: usize) -> Name {
