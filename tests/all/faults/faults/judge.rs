@@ -115,7 +115,7 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
 
 /// How soon all that was there has run when nothing disturbs it any more: a claim that two starts
 /// of the server have met is taken over after 15 s.
-const SOON: Duration = Duration::from_secs(45);
+const SOON: Duration = Duration::from_secs(90);
 
 /// Reads the events that the processes wrote, and those in `besides`.
 fn read(round: &Round, besides: &str) -> Result<History, String> {

@@ -185,9 +185,14 @@ impl Operator {
     }
 
     async fn redrive(&mut self) -> Result<(), ControlError> {
-        let (begin, most) = (now(), self.rng.u32(1..20));
+        let (begin, most) = (now(), self.rng.i64(1..20));
         let mut tx = self.pool.begin().await?;
-        operator().redrive(&mut *tx, QUEUE, most).await?;
+        // Those of the rounds before have been judged.
+        let failed = sqlx::query_scalar(
+            "select id from seriatim.job where id > $1 and status = 'failed' order by id limit $2",
+        );
+        let failed: Vec<i64> = failed.bind(self.since).bind(most).fetch_all(&mut *tx).await?;
+        operator().redrive_jobs(&mut *tx, &failed).await?;
         let sql = format!(
             "select {NAME} from seriatim.job
              where id > $1 and xmin = pg_current_xact_id()::xid and status = 'queued'"
