@@ -187,7 +187,7 @@ impl Operator {
     async fn redrive(&mut self) -> Result<(), ControlError> {
         let (begin, most) = (now(), self.rng.i64(1..20));
         let mut tx = self.pool.begin().await?;
-        // Those of the rounds before have been judged.
+        // The dead letters of earlier rounds have been judged.
         let failed = sqlx::query_scalar(
             "select id from seriatim.job where id > $1 and status = 'failed' order by id limit $2",
         );
