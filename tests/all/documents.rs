@@ -221,6 +221,20 @@ fn the_book_has_every_page() {
     }
 }
 
+/// Without it `aws` may call AWS, and make the queue there.
+#[test]
+fn every_aws_command_of_a_document_names_the_endpoint() {
+    let is_command = |line: &str| {
+        ["aws sqs", "aws -"].iter().any(|aws| line.starts_with(aws)) || line.contains("`aws ")
+    };
+    for document in documents() {
+        for line in read(&document).lines().filter(|line| is_command(line)) {
+            let is_name = line.contains("`aws`");
+            assert!(is_name || line.contains("aws --endpoint-url "), "{document}: {line}");
+        }
+    }
+}
+
 #[test]
 fn no_document_names_the_host_of_a_registry() {
     let hosts = [["crates", ".io"], ["docs", ".rs"], ["npmjs", ".com"], ["pypi", ".org"]];

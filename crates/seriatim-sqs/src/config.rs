@@ -25,13 +25,6 @@ pub enum Access {
     Anyone,
 }
 
-impl Access {
-    /// Whether requests must be signed.
-    pub(crate) fn is_signed(self) -> bool {
-        self == Self::Signed
-    }
-}
-
 /// Returns metrics as Prometheus reads them.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -48,6 +41,7 @@ pub struct Config {
     pub(crate) account: String,
     pub(crate) connections: usize,
     pub(crate) body_memory: usize,
+    pub(crate) answer_memory: usize,
 }
 
 impl Default for Config {
@@ -61,6 +55,7 @@ impl Default for Config {
             account: String::from("000000000000"),
             connections: 10_000,
             body_memory: 256 * 1024 * 1024,
+            answer_memory: 256 * 1024 * 1024,
         }
     }
 }
@@ -113,8 +108,9 @@ impl Config {
         self
     }
 
-    /// Limits how many connections are open at once, at least 1. Default 10,000. Others wait to be
-    /// accepted.
+    /// Limits how many connections are open at once, at least 1. Default 10,000. For a further one
+    /// the slowest one is closed, or the one that is idle longest, unless it has had less than a
+    /// second. A connection whose request is carried out keeps its place.
     pub fn connections(mut self, limit: usize) -> Self {
         self.connections = limit.max(1);
         self
@@ -122,9 +118,19 @@ impl Config {
 
     /// Limits the memory of request bodies that are being read, in bytes. Default 256 MiB, at least
     /// 16 MiB. Half of it is for bodies of at most 64 KiB. If it is full, what comes is not read
-    /// on; a body that has not come within 30 s is refused, with 503 if memory was missing.
+    /// on, and the connection whose body comes slowest is closed after a second; a body that has
+    /// not come within 30 s is refused, with 503 if memory was missing.
     pub fn body_memory(mut self, bytes: usize) -> Self {
         self.body_memory = bytes.max(16 * 1024 * 1024);
+        self
+    }
+
+    /// Limits the memory of answers that are on their way to clients, in bytes. Default 256 MiB, at
+    /// least 16 MiB. If it is full, the connection whose client reads slowest is closed after a
+    /// second. Nothing is received for other clients until there is room; after 5 s they are
+    /// answered with 503. A claim that has begun is answered: each brings 4 MiB or one message.
+    pub fn answer_memory(mut self, bytes: usize) -> Self {
+        self.answer_memory = bytes.max(16 * 1024 * 1024);
         self
     }
 
@@ -157,6 +163,7 @@ impl fmt::Debug for Config {
             .field("account", &self.account)
             .field("connections", &self.connections)
             .field("body_memory", &self.body_memory)
+            .field("answer_memory", &self.answer_memory)
             .field("process_metrics", &self.process_metrics.is_some())
             .finish()
     }

@@ -1,16 +1,19 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod answers;
 mod auth;
 mod cache;
 mod caller;
 mod coalesce;
 mod config;
+mod connections;
 mod database;
 mod digest;
 mod error;
 mod handle;
 mod input;
+mod memory;
 mod message;
 mod message_id;
 mod patience;
@@ -24,7 +27,7 @@ mod server;
 mod servers;
 mod service;
 mod waiting;
-mod write_timeout;
+mod watched;
 
 pub use auth::{Key, KeyError, Keys, NewKey};
 pub use config::{Access, Config};

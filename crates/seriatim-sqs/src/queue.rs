@@ -38,6 +38,9 @@ const WORDS: [(&str, &[&str]); 5] = [
 /// Settings that are text, and are removed by an empty one.
 const TEXTS: [&str; 4] = ["Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId"];
 
+/// The most bytes of such a text, as of a policy with AWS.
+const TEXT_LIMIT: usize = 8192;
+
 /// Settings that only FIFO queues have.
 const OF_FIFO: [&str; 4] =
     ["FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"];
@@ -107,10 +110,23 @@ impl Queue {
         names.map(|name| (name.clone(), self.setting(name).unwrap_or_default())).collect()
     }
 
+    /// Returns new settings with what they imply: without its key a queue is not encrypted.
+    pub(crate) fn implied(&self, mut given: Texts) -> Texts {
+        let is_removed = given.get("KmsMasterKeyId").is_some_and(String::is_empty);
+        if is_removed && self.attributes.contains_key("KmsMasterKeyId") {
+            let enabled = given.entry(String::from("SqsManagedSseEnabled"));
+            enabled.or_insert_with(|| String::from("false"));
+        }
+        given
+    }
+
     /// Returns the settings by name, without what is counted.
     pub(crate) fn settings(&self) -> Texts {
         let numbers = NUMBERS.iter().map(|(name, ..)| *name);
         let names = numbers.chain(WORDS.iter().map(|(name, _)| *name)).chain(TEXTS);
+        // The period is that of the key.
+        let has_key = self.attributes.contains_key("KmsMasterKeyId");
+        let names = names.filter(|name| has_key || *name != "KmsDataKeyReusePeriodSeconds");
         names.filter_map(|name| Some((name.to_owned(), self.setting(name)?))).collect()
     }
 }
@@ -202,6 +218,7 @@ fn check_setting(fifo: bool, name: &str, value: &str) -> Result<(), SqsError> {
             value.parse().is_ok_and(|number: i64| (*least..=*most).contains(&number))
         }
         (_, Some((_, words))) => words.contains(&value),
+        _ if value.len() > TEXT_LIMIT => false,
         _ if name == "KmsMasterKeyId" || value.is_empty() => true,
         _ if name == "RedrivePolicy" => {
             RedrivePolicy::read(value)?;
@@ -341,6 +358,7 @@ mod tests {
             ("VisibilityTimeout", "-1"),
             ("MaximumMessageSize", "1023"),
             ("Policy", "x"),
+            ("Policy", &format!("{{\"a\":\"{}\"}}", "x".repeat(TEXT_LIMIT))),
             ("RedriveAllowPolicy", "{}"),
             ("RedrivePolicy", "x"),
             ("RedrivePolicy", r#"{"maxReceiveCount":3}"#),

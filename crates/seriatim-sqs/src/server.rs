@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,15 +18,16 @@ use seriatim::shards::Shards;
 use seriatim::{QueueOptions, Retention};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::auth;
-use crate::caller::Caller;
+use crate::answers::Answers;
+use crate::auth::Head;
 use crate::config::{Access, Config, Render};
+use crate::connections::{Connection, Connections, Need, Stage};
 use crate::database::{Database, StoredKey};
 use crate::error::{Code, SqsError};
+use crate::memory::{Memory, Taken};
 use crate::message::TRACE_LIMIT;
 use crate::protocol::{Call, Protocol};
 use crate::record::{Record, RefusalLog};
@@ -34,7 +35,7 @@ use crate::serve_error::ServeError;
 use crate::servers::{self, Servers};
 use crate::service::{Request, Service};
 use crate::waiting::Waiting;
-use crate::write_timeout::WriteTimeout;
+use crate::watched::Watched;
 
 /// The largest body: a batch of 1 MiB, each byte of which either protocol may write as three, and
 /// some room.
@@ -51,7 +52,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_LIMIT: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may read nothing of an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open requests have when the server ends.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// Delay after a connection that could not be accepted: too many files may be open.
@@ -86,8 +87,9 @@ struct Server {
     public_url: Option<String>,
     process_metrics: Option<Render>,
     refusals: RefusalLog,
+    connections: Arc<Connections>,
     /// The memory for small bodies, and that for large ones.
-    bodies: [Semaphore; 2],
+    bodies: [Arc<Memory>; 2],
 }
 
 /// Serves until `end` completes. Then waits end, and open requests have 10 s.
@@ -163,19 +165,22 @@ async fn serve_with(
     config: Config,
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let service = Arc::new(Service { servers, waiting, account: config.account });
+    let connections = Connections::new(config.connections);
+    let answers = Answers::new(config.answer_memory, &connections);
+    let service = Arc::new(Service { servers, waiting, answers, account: config.account });
     let server = Arc::new(Server {
         service: Arc::clone(&service),
         access: config.access,
         public_url: config.public_url,
         process_metrics: config.process_metrics,
         refusals: RefusalLog::default(),
-        bodies: [(); 2].map(|()| Semaphore::new(config.body_memory / 2 / BODY_UNIT)),
+        connections,
+        bodies: [(); 2].map(|()| Memory::new(config.body_memory / 2)),
     });
     let open = GracefulShutdown::new();
     let attended = service.servers.iter().map(|server| attend(server, &service.waiting));
     tokio::select! {
-        () = accept(&listener, &server, &open, config.connections) => {}
+        () = accept(&listener, &server, &open) => {}
         _ = join_all(attended) => {}
         () = end => {}
     }
@@ -200,16 +205,8 @@ async fn attend(server: &servers::Server, waiting: &Waiting) {
 }
 
 /// Accepts connections. Never returns.
-async fn accept(
-    listener: &TcpListener,
-    server: &Arc<Server>,
-    open: &GracefulShutdown,
-    connections: usize,
-) {
-    let places = Arc::new(Semaphore::new(connections));
+async fn accept(listener: &TcpListener, server: &Arc<Server>, open: &GracefulShutdown) {
     loop {
-        // It is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -219,22 +216,26 @@ async fn accept(
             }
         };
         _ = stream.set_nodelay(true);
-        let server = Arc::clone(server);
+        let place = Arc::new(server.connections.open().await);
+        let (server, connection) = (Arc::clone(server), Arc::clone(&place));
         let answer = service_fn(move |request: hyper::Request<Incoming>| {
-            let server = Arc::clone(&server);
+            let (server, connection) = (Arc::clone(&server), Arc::clone(&connection));
             // In the heap while there is a request, not as long as the connection lasts.
-            Box::pin(async move { Ok::<_, Infallible>(server.answer(request).await) })
+            Box::pin(async move { Ok::<_, Infallible>(server.answer(&connection, request).await) })
         });
+        let stream = Watched::new(stream, Arc::clone(&place), ANSWER_TIMEOUT);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
             .max_buf_size(HEAD_LIMIT)
-            .serve_connection(TokioIo::new(WriteTimeout::new(stream, ANSWER_TIMEOUT)), answer);
+            .serve_connection(TokioIo::new(stream), answer);
         let connection = open.watch(connection);
         tokio::spawn(async move {
-            // A client that hangs up is no news.
-            _ = connection.await;
-            drop(place);
+            tokio::select! {
+                // A client that hangs up is no news.
+                _ = connection => {}
+                () = place.closed() => {}
+            }
         });
     }
 }
@@ -329,28 +330,46 @@ async fn maintain_once(
 }
 
 impl Server {
-    async fn answer(&self, request: hyper::Request<Incoming>) -> Response<String> {
+    async fn answer(
+        &self,
+        connection: &Arc<Connection>,
+        request: hyper::Request<Incoming>,
+    ) -> Response<Full<Bytes>> {
+        connection.enter(Stage::Idle);
+        let (response, memory) = self.respond(connection, request).await;
+        connection.enter(Stage::Idle);
+        let mut memory = memory.unwrap_or_else(|| self.service.answers.take(0));
+        memory.resize(response.body().len());
+        response.map(|text| Full::new(Bytes::from_owner(connection.answer(text, memory))))
+    }
+
+    /// Returns the answer, and the memory that it has already.
+    async fn respond(
+        &self,
+        connection: &Connection,
+        request: hyper::Request<Incoming>,
+    ) -> (Response<String>, Option<Taken>) {
         let (method, uri) = (request.method(), request.uri());
         if method == Method::GET && uri.query().is_none() {
             match (uri.path(), &self.process_metrics) {
-                (HEALTH, _) => return self.health().await,
-                (METRICS, Some(render)) => return Response::new(render()),
+                (HEALTH, _) => return (self.health().await, None),
+                (METRICS, Some(render)) => return (self.metrics(render), None),
                 _ => {}
             }
         }
         let (id, began) = (Uuid::new_v4().to_string(), Instant::now());
         let (parts, body) = request.into_parts();
         let (protocol, mut record) = (Protocol::of(&parts), Record::new(&id, &parts));
-        let answered = self.call(protocol, parts, body, &mut record).await;
+        let answered = self.call(connection, protocol, parts, body, &mut record).await;
         record.measure(answered.as_ref().err(), began.elapsed());
-        let mut response = match answered {
-            Ok((operation, result)) => {
+        let (mut response, memory) = match answered {
+            Ok((operation, result, memory)) => {
                 record.audit();
-                protocol.answer(&operation, &result, &id)
+                (protocol.answer(&operation, &result, &id), Some(memory))
             }
             Err(error) => {
                 self.refusals.write(&record, &error);
-                protocol.refusal(&error, &id)
+                (protocol.refusal(&error, &id), None)
             }
         };
         // The rest of the body is read on for a while only: see `drain`.
@@ -358,6 +377,16 @@ impl Server {
             let close = header::HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
+        (response, memory)
+    }
+
+    /// Returns the metrics, which anyone may ask for: so not when memory is missing.
+    fn metrics(&self, render: &Render) -> Response<String> {
+        if !self.service.answers.is_full() {
+            return Response::new(render());
+        }
+        let mut response = Response::new(String::from("too many answers are on their way\n"));
+        *response.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
         response
     }
 
@@ -383,83 +412,78 @@ impl Server {
     /// While the operation waits, nothing of the request is left but what it needs.
     async fn call(
         &self,
+        connection: &Connection,
         protocol: Protocol,
         parts: Parts,
         body: Incoming,
         record: &mut Record,
-    ) -> Result<(String, serde_json::Value), SqsError> {
-        let (call, request) = Box::pin(self.read(protocol, parts, body, record)).await?;
+    ) -> Result<(String, serde_json::Value, Taken), SqsError> {
+        let read = self.read(connection, protocol, parts, body, record);
+        let (call, request, memory) = Box::pin(read).await?;
         let operation = call.operation.clone();
-        Ok((operation, request.answer(call).await?))
+        // A message is kept until it is stored. A receive has nothing of its body, and may wait.
+        let _memory = Some(memory).filter(|_| operation != "ReceiveMessage");
+        let result = request.answer(call).await?;
+        Ok((operation, result, request.into_memory()))
     }
 
+    /// Reads a request. No memory is taken for the body of one whose head shows already that it is
+    /// not answered.
     async fn read(
         &self,
+        connection: &Connection,
         protocol: Protocol,
         parts: Parts,
         mut body: Incoming,
         record: &mut Record,
-    ) -> Result<(Call, Request), SqsError> {
-        let read = match self.check_head(&parts, &body).await {
-            Ok(()) => self.read_body(&mut body).await,
+    ) -> Result<(Call, Request, Taken), SqsError> {
+        let read = match Head::check(self.access, &self.service.servers, &parts).await {
+            Ok(head) => self.read_body(connection, &mut body).await.map(|read| (head, read)),
             Err(error) => Err(error),
         };
         // A client that expects to be told to go on waits for the answer before it sends.
         if read.is_err() && !body.is_end_stream() && !parts.headers.contains_key(header::EXPECT) {
             tokio::spawn(timeout(DRAIN_TIMEOUT, drain(body)));
         }
-        let (_memory, body) = read?;
-        let caller = self.caller(&parts, &body).await?;
+        let (head, (memory, body)) = read?;
+        let caller = head.caller(&parts, &body)?;
+        connection.enter(Stage::AtWork);
         record.caller(&caller);
         let call = protocol.read(&parts, &body)?;
         record.call(&call);
         let trace = parts.headers.get("x-amzn-trace-id").and_then(|trace| trace.to_str().ok());
         let trace = trace.map(str::trim).filter(|trace| (1..=TRACE_LIMIT).contains(&trace.len()));
-        let request = Request {
-            service: Arc::clone(&self.service),
-            caller,
-            base: self.base(&parts),
-            trace: trace.map(str::to_owned),
-        };
-        Ok((call, request))
+        let trace = trace.map(str::to_owned);
+        let request = Request::new(&self.service, caller, self.base(&parts), trace);
+        Ok((call, request, memory))
     }
 
-    /// Refuses a request whose body may be large, and whose head shows already that it is not
-    /// answered: no memory of others is kept for it.
-    async fn check_head(&self, parts: &Parts, body: &Incoming) -> Result<(), SqsError> {
-        let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY as u64);
-        if is_small || !self.access.is_signed() {
-            return Ok(());
-        }
-        auth::check_head(&self.service.servers, parts).await
-    }
-
-    async fn caller(&self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {
-        match self.access {
-            Access::Signed => auth::signer(&self.service.servers, parts, body).await,
-            Access::Anonymous => auth::anonymous(parts, false),
-            Access::Anyone => auth::anonymous(parts, true),
-        }
-    }
-
-    /// Reads a body, within the memory for all bodies. It takes memory for what has come only.
+    /// Reads a body, within the memory for all bodies. It takes memory for what has come only. If
+    /// there is none, the slowest of them makes room.
     async fn read_body(
         &self,
+        connection: &Connection,
         body: &mut Incoming,
-    ) -> Result<(Option<SemaphorePermit<'_>>, Vec<u8>), SqsError> {
+    ) -> Result<(Taken, Vec<u8>), SqsError> {
         let too_large = || {
             let message = format!("The body has more than {BODY_LIMIT} bytes.");
             SqsError::new(Code::RequestTooLarge, message)
         };
         let size = body.size_hint().upper().unwrap_or(BODY_LIMIT as u64);
         let size = usize::try_from(size).ok().filter(|size| *size <= BODY_LIMIT);
-        let memory = &self.bodies[usize::from(size.ok_or_else(too_large)? > SMALL_BODY)];
+        let (memory, need, stage) = if size.ok_or_else(too_large)? > SMALL_BODY {
+            (&self.bodies[1], Need::LargeBodies, Stage::LargeBody)
+        } else {
+            (&self.bodies[0], Need::SmallBodies, Stage::SmallBody)
+        };
+        connection.enter(stage);
+        let make_room = || self.connections.make_room(need);
         let deadline = Instant::now() + BODY_TIMEOUT;
         let slow = |_| SqsError::new(Code::MalformedRequest, "The body did not come in time.");
         let full =
             |_| SqsError::new(Code::ServiceUnavailable, "Too many requests at once. Try again.");
         let mut body = Limited::new(body, BODY_LIMIT);
-        let (mut held, mut bytes) = (None::<SemaphorePermit<'_>>, Vec::new());
+        let (mut held, mut bytes) = (memory.take(0), Vec::new());
         while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(slow)? {
             let frame = frame.map_err(|error| {
                 if error.is::<http_body_util::LengthLimitError>() {
@@ -469,14 +493,18 @@ impl Server {
                 }
             })?;
             let Ok(data) = frame.into_data() else { continue };
-            let units = |bytes: usize| bytes.div_ceil(BODY_UNIT);
+            let units = |bytes: usize| bytes.next_multiple_of(BODY_UNIT);
             let more = units(bytes.len() + data.len()) - units(bytes.len());
-            let more = memory.acquire_many(u32::try_from(more).map_err(|_| too_large())?);
-            let more = timeout_at(deadline, more).await.map_err(full)?;
-            let more = more.map_err(|_| SqsError::busy())?;
-            match &mut held {
-                Some(held) => held.merge(more),
-                None => held = Some(more),
+            if more > 0 {
+                let more = if let Some(more) = memory.try_begin(more) {
+                    more
+                } else {
+                    connection.enter(Stage::WaitsForMemory);
+                    let more = timeout_at(deadline, memory.begin(more, make_room)).await;
+                    connection.enter(stage);
+                    more.map_err(full)?
+                };
+                held.merge(more);
             }
             bytes.extend_from_slice(&data);
         }

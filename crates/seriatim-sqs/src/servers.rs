@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use metrics::gauge;
 use seriatim::Client;
 use seriatim::receive::Receipt;
@@ -33,6 +35,9 @@ const OPEN_WITHIN: Duration = Duration::from_secs(2);
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Delay before the next try to listen.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// With no answer for so long, the next server is asked as well. A host that died without a word is
+/// away only when the session that listens there has noticed.
+const LATE: Duration = Duration::from_millis(300);
 
 /// A server, and what its requests share.
 pub(crate) struct Server {
@@ -175,6 +180,13 @@ impl Server {
     }
 }
 
+/// Returns the next answer; `None` if all are late, or nothing was asked.
+async fn next_in_time<Asked: Future>(
+    asking: &mut FuturesUnordered<Asked>,
+) -> Option<Asked::Output> {
+    timeout(LATE, asking.next()).await.ok().flatten()
+}
+
 /// Returns the refusal of a request to a server that is away.
 fn away(shard: ShardId) -> SqsError {
     let message = format!("Shard {shard} cannot be asked now. Try again.");
@@ -301,7 +313,8 @@ impl Servers {
         from.iter().chain(before)
     }
 
-    /// Asks the servers in their order until one answers. For what all of them have.
+    /// Asks the servers in their order until one answers. For what all of them have. If one is late
+    /// the next one is asked as well, and its answer counts; a refusal, only when none is late.
     pub(crate) async fn first<'a, T, Asking>(
         &'a self,
         ask: impl Fn(&'a Server) -> Asking,
@@ -309,19 +322,36 @@ impl Servers {
     where
         Asking: Future<Output = Result<T, SqsError>>,
     {
-        let (last, others) = self.all.split_last().ok_or_else(SqsError::busy)?;
-        for server in others {
-            match server.ask(ask(server)).await {
-                Err(error) if error.code == Code::ServiceUnavailable => {}
-                answer => return answer,
+        if let Some(only) = self.only() {
+            return only.ask(ask(only)).await;
+        }
+        let asked = |server: &'a Server| server.ask(ask(server));
+        let (mut rest, mut asking) = (self.iter(), FuturesUnordered::new());
+        let mut refused = Err(SqsError::busy());
+        let mut is_decided = false;
+        loop {
+            let answer: Option<Result<T, SqsError>> = next_in_time(&mut asking).await;
+            match answer {
+                Some(Err(error)) if error.code == Code::ServiceUnavailable => {
+                    refused = if is_decided { refused } else { Err(error) };
+                }
+                Some(Err(error)) => (refused, is_decided) = (Err(error), true),
+                Some(found) => return found,
+                None => {}
+            }
+            let next = if is_decided { None } else { rest.next() };
+            match next {
+                Some(server) => asking.push(asked(server)),
+                None if asking.is_empty() => return refused,
+                None => {}
             }
         }
-        last.ask(ask(last)).await
     }
 
     /// Asks the servers in turn until one finds something of a queue. A server that cannot be asked
-    /// now is passed over, unless none can. With a `key` the turn begins at the same server each
-    /// time.
+    /// now is passed over, unless none can. If one is late the next one is asked as well, and those
+    /// that found nothing are asked again. A question that is dropped is undone. With a `key` the
+    /// turn begins at the same server each time.
     pub(crate) async fn find<'a, T, Asking>(
         &'a self,
         queue: &str,
@@ -331,20 +361,38 @@ impl Servers {
     where
         Asking: Future<Output = Result<Vec<T>, SqsError>>,
     {
+        if let Some(only) = self.only() {
+            return only.ask(ask(only)).await;
+        }
         let turn = key.map_or_else(|| self.receives.next(queue), |key| self.of_group(key).place);
-        let mut found = Err(SqsError::busy());
-        for server in self.in_turn(turn) {
-            match server.ask(ask(server)).await {
-                Ok(nothing) if nothing.is_empty() => found = Ok(nothing),
-                Err(error) if !error.code.is_the_senders() => {
-                    if found.is_err() {
-                        found = Err(error);
-                    }
+        let asked = |server: &'a Server| {
+            let asked = server.ask(ask(server));
+            async move { (server, asked.await) }
+        };
+        let (mut rest, mut asking) = (self.in_turn(turn), FuturesUnordered::new());
+        let (mut found, mut found_nothing) = (Err(SqsError::busy()), Vec::new());
+        loop {
+            let answer: Option<(&Server, Result<Vec<T>, SqsError>)> =
+                next_in_time(&mut asking).await;
+            let is_late = answer.is_none();
+            match answer {
+                Some((server, Ok(nothing))) if nothing.is_empty() => {
+                    found = Ok(nothing);
+                    found_nothing.push(server);
                 }
-                answer => return answer,
+                Some((_, Err(error))) if !error.code.is_the_senders() => {
+                    found = found.or(Err(error));
+                }
+                Some((_, answer)) => return answer,
+                None => {}
+            }
+            match rest.next() {
+                Some(server) => asking.push(asked(server)),
+                None if asking.is_empty() => return found,
+                None if is_late => asking.extend(found_nothing.drain(..).map(asked)),
+                None => {}
             }
         }
-        found
     }
 
     /// Asks each server that can be asked. Returns the answers, in the order of the numbers.
@@ -476,16 +524,67 @@ impl Servers {
 mod tests {
     use sqlx::postgres::PgPoolOptions;
     use tokio::join;
+    use tokio::net::TcpListener;
     use tokio::sync::oneshot;
 
     use super::*;
 
     /// One of several, which nobody has started.
     fn away_server(waiting: &Arc<Waiting>) -> Server {
-        let pool = PgPoolOptions::new().acquire_timeout(Duration::from_millis(100));
-        let pool = pool.connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
+        server_at(0, 1, Duration::from_millis(100), waiting)
+    }
+
+    fn server_at(place: u16, port: u16, answers: Duration, waiting: &Arc<Waiting>) -> Server {
+        let pool = PgPoolOptions::new().acquire_timeout(answers);
+        let pool = pool.connect_lazy(&format!("postgres://nobody@127.0.0.1:{port}/none")).unwrap();
         let database = Database::new(pool, Client::default(), None);
-        Server::new(Some(ShardId::new(1).unwrap()), 0, database, waiting)
+        Server::new(Some(ShardId::new(place).unwrap()), place.into(), database, waiting)
+    }
+
+    /// Servers of which the first accepts connections and says nothing, unnoticed so far.
+    fn with_a_silent_one(silence: &TcpListener) -> Servers {
+        let (port, waiting) = (silence.local_addr().unwrap().port(), Arc::default());
+        let servers = [0, 1].map(|place| server_at(place, port, Duration::from_mins(1), &waiting));
+        for server in &servers {
+            server.note(true);
+        }
+        Servers::new(servers.into(), None)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_holds_up_no_answer_of_another() {
+        let silence = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let servers = with_a_silent_one(&silence);
+        let calls = AtomicUsize::new(0);
+        let ask = |server: &Server| {
+            let (place, pool) = (server.place, server.database.pool().clone());
+            let nothing = place == 1 && calls.fetch_add(1, Ordering::Relaxed) == 0;
+            async move {
+                if place == 0 {
+                    sqlx::query("select").execute(&pool).await?;
+                }
+                Ok(if nothing { vec![] } else { vec![place] })
+            }
+        };
+        let answered = async {
+            // The other one has nothing at first, and something when it is asked again.
+            assert_eq!(servers.find("q", None, ask).await, Ok(vec![1]));
+            assert_eq!(calls.load(Ordering::Relaxed), 2);
+            assert_eq!(servers.first(ask).await, Ok(vec![1]));
+            // A refusal might be what the first one would not say.
+            let refuse = |server: &Server| {
+                let is_silent = server.place == 0;
+                async move {
+                    if is_silent {
+                        sleep(5 * LATE).await;
+                        return Ok(0);
+                    }
+                    Err(SqsError::no_queue())
+                }
+            };
+            assert_eq!(servers.first(refuse).await, Ok(0));
+        };
+        timeout(Duration::from_secs(10), answered).await.unwrap();
     }
 
     #[tokio::test]

@@ -3,49 +3,69 @@
 mod keys;
 mod sigv4;
 
+use std::sync::Arc;
+
 use chrono::Utc;
 use hyper::http::request::Parts;
 
 pub use keys::{Key, KeyError, Keys, NewKey};
 
 use crate::caller::Caller;
+use crate::config::Access;
+use crate::database::StoredKey;
 use crate::error::{Code, SqsError};
 use crate::servers::Servers;
 
 /// The region of queues' names, if the request is not signed.
 const REGION: &str = "us-east-1";
 
-/// Returns who made a request: the owner of the key that it is signed with.
-pub(crate) async fn signer(
-    servers: &Servers,
-    parts: &Parts,
-    body: &[u8],
-) -> Result<Caller, SqsError> {
-    let signature = sigv4::Signature::read(parts)?;
-    let key = servers.key(&signature.access_key).await?;
-    // Without a key as much is computed as with one.
-    let secret = key.as_ref().map_or("", |key| key.secret.as_str());
-    let verified = signature.verify(parts, body, secret, Utc::now());
-    let key = key.ok_or_else(unknown_key)?;
-    verified?;
-    Ok(Caller {
-        access_key: Some(signature.access_key),
-        role: key.role.clone(),
-        queues: key.queues.clone(),
-        region: signature.region,
-    })
+/// A request whose head may be of a client that is answered: its body may be read.
+pub(crate) enum Head {
+    /// It names a key that counts, and a time that does. The signature was not checked.
+    Signed(Box<sigv4::Signature>, Arc<StoredKey>),
+    /// No signature is asked for.
+    Anonymous(Caller),
+}
+
+impl Head {
+    /// Refuses a request by its head alone: one without a known key, or of another time, or of a
+    /// browser where no signature is asked for.
+    pub(crate) async fn check(
+        access: Access,
+        servers: &Servers,
+        parts: &Parts,
+    ) -> Result<Self, SqsError> {
+        match access {
+            Access::Signed => {
+                let signature = sigv4::Signature::read(parts)?;
+                signature.check_time(Utc::now())?;
+                let key = servers.key(&signature.access_key).await?.ok_or_else(unknown_key)?;
+                Ok(Self::Signed(Box::new(signature), key))
+            }
+            Access::Anonymous => anonymous(parts, false).map(Self::Anonymous),
+            Access::Anyone => anonymous(parts, true).map(Self::Anonymous),
+        }
+    }
+
+    /// Returns who made the request: the owner of the key that it is signed with.
+    pub(crate) fn caller(self, parts: &Parts, body: &[u8]) -> Result<Caller, SqsError> {
+        let (signature, key) = match self {
+            Self::Signed(signature, key) => (signature, key),
+            Self::Anonymous(caller) => return Ok(caller),
+        };
+        signature.verify(parts, body, &key.secret, Utc::now())?;
+        Ok(Caller {
+            access_key: Some(signature.access_key),
+            role: key.role.clone(),
+            queues: key.queues.clone(),
+            region: signature.region,
+        })
+    }
 }
 
 /// Returns the key that a request names, which need not have signed it.
 pub(crate) fn named_key(parts: &Parts) -> Option<String> {
     sigv4::Signature::read(parts).ok().map(|signature| signature.access_key)
-}
-
-/// Refuses a request by its head alone: one without a known key, or of another time.
-pub(crate) async fn check_head(servers: &Servers, parts: &Parts) -> Result<(), SqsError> {
-    let signature = sigv4::Signature::read(parts)?;
-    signature.check_time(Utc::now())?;
-    servers.key(&signature.access_key).await?.map(drop).ok_or_else(unknown_key)
 }
 
 /// Refuses a caller whose key was removed or disabled since the request came.
@@ -62,7 +82,7 @@ fn unknown_key() -> SqsError {
 /// Returns the caller of a server that asks for no signature. Pages in a browser reach the loopback
 /// address too; they are refused. So is another name than that of loopback, unless `any_name` may
 /// be asked.
-pub(crate) fn anonymous(parts: &Parts, any_name: bool) -> Result<Caller, SqsError> {
+fn anonymous(parts: &Parts, any_name: bool) -> Result<Caller, SqsError> {
     let denied = |message| SqsError::new(Code::AccessDenied, message);
     if parts.headers.contains_key("origin") || parts.headers.contains_key("sec-fetch-site") {
         return Err(denied("A server without signatures answers no browser."));

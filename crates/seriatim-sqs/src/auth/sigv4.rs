@@ -24,7 +24,7 @@ const PATH: &AsciiSet = &VALUE.remove(b'/');
 
 /// The signature of a request, not checked yet.
 #[derive(Debug, PartialEq)]
-pub(super) struct Signature {
+pub(crate) struct Signature {
     pub(super) access_key: String,
     pub(super) region: String,
     /// `date/region/service/aws4_request`.

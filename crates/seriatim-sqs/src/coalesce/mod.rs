@@ -16,7 +16,7 @@ use crate::error::{Code, SqsError};
 use crate::patience::Patience;
 
 pub(crate) use receipts::Settling;
-pub(crate) use receives::Receiving;
+pub(crate) use receives::{Message, Receiving};
 pub(crate) use roles::{Coalescers, OfRole};
 pub(crate) use sends::{NewMessage, Sending, Sent};
 
@@ -37,7 +37,8 @@ pub(crate) trait Statement: Send + Sync + 'static {
     /// Whether a request that waits for another transaction tries again for some seconds.
     const PATIENT: bool = false;
 
-    /// Carries out these requests in one statement, with an answer for each. If that fails and
+    /// Carries out these requests in one statement, with an answer for each, or for the first ones:
+    /// the others are carried out next. If that fails and
     /// nothing was done, each is carried out once more, alone: one of them may be what fails, or
     /// wait for another transaction. Others are not to wait for that. One that does wait is tried
     /// again, `patient`.
@@ -143,13 +144,24 @@ impl<S: Statement> Coalescer<S> {
         (!taken.is_empty()).then_some(taken)
     }
 
+    /// Puts requests back before those that came later. A runner is at work, which takes them next.
+    fn put_back(&self, left: impl DoubleEndedIterator<Item = (S::Asked, AnswerTo<S>)>) {
+        let mut state = self.lock();
+        for (asked, answer) in left.rev() {
+            state.requests.push_front(Request { asked, answer });
+        }
+    }
+
     async fn carry_out(self: &Arc<Self>, requests: Vec<Request<S>>) {
         let (asked, answers): (Vec<_>, Vec<_>) =
             requests.into_iter().map(|request| (request.asked, request.answer)).unzip();
         match self.statement.run(&asked, false).await {
             Ok(results) => {
-                let results = results.into_iter().map(Ok);
-                self.tell(answers.into_iter().zip(results));
+                let left = results.len().max(1).min(asked.len());
+                let (mut asked, mut answers) = (asked, answers);
+                let left = asked.split_off(left).into_iter().zip(answers.split_off(left));
+                self.put_back(left);
+                self.tell(answers.into_iter().zip(results.into_iter().map(Ok)));
             }
             Err(error) if !S::is_undone(&error) => {
                 let refusal = S::refusal(error);

@@ -13,6 +13,9 @@ pub(crate) use call::Call;
 
 use crate::error::{Code, SqsError};
 
+/// The most characters of an error's text.
+const MESSAGE_LIMIT: usize = 2000;
+
 /// How a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -61,13 +64,16 @@ impl Protocol {
         let (json_name, query_name, status) = error.code.names();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let fault = if error.code.is_the_senders() { "Sender" } else { "Receiver" };
+        // It may have what a client made up in it.
+        let message: String = error.message.chars().take(MESSAGE_LIMIT).collect();
         let body = match self {
-            Self::Json => json::error(json_name, &error.message),
+            Self::Json => json::error(json_name, &message),
+            Self::Query if error.code == Code::UnknownOperation => xml::NO_OPERATION.to_owned(),
             Self::Query if error.code == Code::QueueDoesNotExist => {
                 let message = "The specified queue does not exist for this wsdl version.";
                 xml::error(query_name, fault, message, id)
             }
-            Self::Query => xml::error(query_name, fault, &error.message, id),
+            Self::Query => xml::error(query_name, fault, &message, id),
         };
         let mut response = self.response(status, body, id);
         // Programs match on the names that they had before JSON.

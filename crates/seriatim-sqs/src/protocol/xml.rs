@@ -1,5 +1,7 @@
 //! The Query protocol's answers: XML, written from the result as JSON has it.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value};
 
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
@@ -7,9 +9,14 @@ const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 pub(crate) fn result(operation: &str, result: &Value, id: &str) -> String {
     let mut xml = format!("<?xml version=\"1.0\"?><{operation}Response xmlns=\"{NAMESPACE}\">");
     if let Value::Object(result) = result {
-        open(&mut xml, &format!("{operation}Result"));
-        members(&mut xml, operation, result);
-        close(&mut xml, &format!("{operation}Result"));
+        let name = format!("{operation}Result");
+        if result.is_empty() {
+            _ = write!(xml, "<{name}/>");
+        } else {
+            open(&mut xml, &name);
+            members(&mut xml, operation, result);
+            close(&mut xml, &name);
+        }
     }
     open(&mut xml, "ResponseMetadata");
     element(&mut xml, "RequestId", id);
@@ -17,6 +24,9 @@ pub(crate) fn result(operation: &str, result: &Value, id: &str) -> String {
     close(&mut xml, &format!("{operation}Response"));
     xml
 }
+
+/// The answer of AWS to a request that names no operation.
+pub(crate) const NO_OPERATION: &str = "<UnknownOperationException/>";
 
 pub(crate) fn error(code: &str, fault: &str, message: &str, id: &str) -> String {
     let mut xml = format!("<?xml version=\"1.0\"?><ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");
@@ -98,7 +108,7 @@ fn element(xml: &mut String, name: &str, text: &str) {
             // A reader makes a line feed of it otherwise.
             '\r' => xml.push_str("&#xD;"),
             '\t' | '\n' => xml.push(character),
-            // XML cannot hold these. Only a message that SQL enqueued has them.
+            // XML cannot hold these. No body and no attribute of a message has them.
             '\0'..'\u{20}' | '\u{fffe}' | '\u{ffff}' => xml.push('\u{fffd}'),
             _ => xml.push(character),
         }

@@ -12,17 +12,19 @@ mod tasks;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use tasks::source_of_task;
 
 use serde_json::Value;
 use sqlx::{PgPool, PgTransaction};
 
+use crate::answers::Answers;
 use crate::caller::{Caller, QueueName};
 use crate::coalesce::OfRole;
 use crate::error::{Code, SqsError};
 use crate::input::{self, queue_of};
+use crate::memory::Taken;
 use crate::patience::TRY;
 use crate::protocol::Call;
 use crate::queue::Queue;
@@ -33,10 +35,14 @@ use crate::waiting::Waiting;
 const CHANGES_QUEUE: [&str; 4] =
     ["SetQueueAttributes", "AddPermission", "RemovePermission", "DeleteQueue"];
 
+/// As long as the answer of a list, or with the attributes of a queue, may be.
+const LONG_ANSWER: usize = 128 * 1024;
+
 /// The state that all requests share.
 pub(crate) struct Service {
     pub(crate) servers: Servers,
     pub(crate) waiting: Arc<Waiting>,
+    pub(crate) answers: Answers,
     pub(crate) account: String,
 }
 
@@ -51,12 +57,37 @@ pub(crate) struct Request {
     pub(crate) base: String,
     /// The trace that the request belongs to, as its header says.
     pub(crate) trace: Option<String>,
+    /// The memory of its answer.
+    memory: Mutex<Taken>,
 }
 
 impl Request {
+    pub(crate) fn new(
+        service: &Arc<Service>,
+        caller: Caller,
+        base: String,
+        trace: Option<String>,
+    ) -> Self {
+        let memory = Mutex::new(service.answers.take(0));
+        Self { service: Arc::clone(service), caller, base, trace, memory }
+    }
+
+    /// Returns the memory of the answer.
+    pub(crate) fn into_memory(self) -> Taken {
+        self.memory.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps memory for as long as the answer.
+    fn keep(&self, memory: Taken) {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).merge(memory);
+    }
+
     /// Does what is asked for. Returns the result; `null` if the operation has none.
     pub(crate) async fn answer(&self, call: Call) -> Result<Value, SqsError> {
         let changes = CHANGES_QUEUE.contains(&&*call.operation);
+        if call.operation.starts_with("List") || call.operation == "GetQueueAttributes" {
+            self.keep(self.service.answers.begin(LONG_ANSWER).await?);
+        }
         let answer = self.operation(call)?.await;
         if changes {
             self.servers().forget_queues();

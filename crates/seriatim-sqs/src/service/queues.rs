@@ -348,7 +348,8 @@ impl Request {
         }
         queue::check_settings(&queue.name, &given)?;
         self.check_target(&queue.name, &given).await?;
-        self.change_queue(&name, |_| Ok(Change::Settings(given.clone()))).await?;
+        self.change_queue(&name, |queue| Ok(Change::Settings(queue.implied(given.clone()))))
+            .await?;
         Ok(Value::Null)
     }
 

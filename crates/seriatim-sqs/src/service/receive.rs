@@ -8,11 +8,13 @@ use serde_json::{Map, Value, json};
 use seriatim::receive::Received;
 
 use crate::auth::check_key;
-use crate::coalesce::Receiving;
+use crate::coalesce::{Message, Receiving};
 use crate::digest;
 use crate::error::{Code, SqsError};
 use crate::input::{ReceiveMessage, in_range};
-use crate::message::{Attributes, TRACE_HEADER, attributes_of_job, attributes_to_json, check_id};
+use crate::message::{
+    self, Attributes, TRACE_HEADER, attributes_of_job, attributes_to_json, check_id,
+};
 use crate::message_id::MessageId;
 use crate::queue::Queue;
 use crate::service::Request;
@@ -71,31 +73,42 @@ impl Request {
         let mut system = input.attribute_names;
         system.extend(input.message_system_attribute_names);
         let wanted = Wanted { system, attributes: input.message_attribute_names };
-        let messages = received.iter().map(|job| self.message(&queue, job, &wanted));
+        let messages = received.into_iter().map(|Message { job, memory }| {
+            self.keep(memory);
+            self.message(&queue, job, &wanted)
+        });
         let messages = messages.collect::<Result<Vec<Value>, SqsError>>()?;
         Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
     }
 
     /// Claims jobs on the first server, in turn, that has some. If the client has hung up
     /// meanwhile, they are given back at once. The key may have been removed or disabled since the
-    /// request began to wait.
-    async fn claim(&self, receiving: &Receiving) -> Result<Vec<Received>, SqsError> {
+    /// request began to wait. Nothing is claimed that there is no memory for.
+    async fn claim(&self, receiving: &Receiving) -> Result<Vec<Message>, SqsError> {
         check_key(self.servers(), &self.caller).await?;
-        let claim =
-            |server| async move { self.coalescers(server).receives(receiving).ask(()).await };
+        self.service.answers.room().await?;
+        let claim = |server| async move {
+            let answers = self.service.answers.clone();
+            self.coalescers(server).receives(receiving).ask(answers).await
+        };
         self.servers().find(&receiving.queue, receiving.attempt_id.as_deref(), claim).await
     }
 
-    fn message(&self, queue: &Queue, job: &Received, wanted: &Wanted) -> Result<Value, SqsError> {
+    fn message(
+        &self,
+        queue: &Queue,
+        mut job: Received,
+        wanted: &Wanted,
+    ) -> Result<Value, SqsError> {
         let server = self.servers().of_job(job.id).ok_or_else(SqsError::unavailable)?;
-        let body = body(job);
+        let body = body(&job.data, job.payload.take());
         let mut message = json!({
             "MessageId": MessageId::new(job.id, job.enqueued_at.timestamp_micros()).to_string(),
             "ReceiptHandle": server.database.handles()?.sign(&queue.name, &job.receipt),
             "MD5OfBody": digest::of_body(&body),
             "Body": body,
         });
-        let system = self.system_attributes(queue, job);
+        let system = self.system_attributes(queue, &job);
         let is_wanted = |name: &String| wanted.system.iter().any(|of| of == name || of == "All");
         let system: Map<_, _> = system.into_iter().filter(|(name, _)| is_wanted(name)).collect();
         if !system.is_empty() {
@@ -138,13 +151,22 @@ impl Request {
     }
 }
 
-/// Returns the body of a job: its text, its data's JSON, or its bytes in base64.
-fn body(job: &Received) -> String {
-    match &job.payload {
-        Some(payload) => {
-            String::from_utf8(payload.clone()).unwrap_or_else(|_| BASE64.encode(payload))
-        }
-        None => job.data.to_string(),
+/// Returns the body of a message: its data's JSON, or its bytes, in base64 unless they are text
+/// that a client could have sent. XML cannot hold other characters.
+fn body(data: &Value, payload: Option<Vec<u8>>) -> String {
+    let Some(payload) = payload else {
+        let json = data.to_string();
+        // JSON escapes control characters by itself.
+        return if message::is_sendable(&json) {
+            json
+        } else {
+            json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
+        };
+    };
+    match String::from_utf8(payload) {
+        Ok(text) if message::is_sendable(&text) => text,
+        Ok(text) => BASE64.encode(text),
+        Err(error) => BASE64.encode(error.as_bytes()),
     }
 }
 
@@ -158,7 +180,22 @@ fn is_matched(name: &str, wanted: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_matched;
+    use serde_json::json;
+
+    use super::{body, is_matched};
+
+    #[test]
+    fn a_body_is_text_that_a_client_could_send() {
+        let of = |payload: &[u8]| body(&json!(null), Some(payload.to_vec()));
+        assert_eq!(of("a\r\n\u{1f600}".as_bytes()), "a\r\n\u{1f600}");
+        assert_eq!(of(b"a\x01"), "YQE=");
+        assert_eq!(of("\u{fffe}".as_bytes()), "77++");
+        assert_eq!(of(b"\xff\x00"), "/wA=");
+        let data = json!({"a\u{1}\u{ffff}": "\u{fffe}"});
+        let given = body(&data, None);
+        assert_eq!(given, r#"{"a\u0001\uffff":"\ufffe"}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&given).unwrap(), data);
+    }
 
     #[test]
     fn attributes_are_asked_for_by_name_or_beginning() {

@@ -10,6 +10,8 @@ use aws_sigv4::sign::v4::SigningParams;
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use seriatim::Client;
 use seriatim::testing::{Server, TestDatabase};
@@ -317,6 +319,74 @@ async fn a_large_body_is_read_of_known_keys_alone() {
     let sent = ask(&sqs, own, "SendMessage", large).await;
     assert_eq!(sent.status, 200, "{}", sent.body);
     drop(clients);
+    sqs.end().await;
+}
+
+/// In each state of a request, more silent clients than there are places or memory for. Then a
+/// small request, and a large one, on an open connection and on a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_clients_hold_up_nobody_whatever_they_wait_for() {
+    let config = Config::new().body_memory(16 << 20).connections(300);
+    let sqs = Sqs::start_with(config, 10).await;
+    let keys = Keys::new(sqs.database.pool(), &Client::default());
+    let key = keys.add(None).await.unwrap();
+    let own = (&*key.access_key, &*key.secret);
+    assert_eq!(ask(&sqs, own, "CreateQueue", json!({"QueueName": "q"})).await.status, 200);
+    let head = |key: (&str, &str), more: &str| {
+        let request = signed(&sqs, key, "SendMessage", &json!({}), SystemTime::now());
+        let mut head = String::from("POST / HTTP/1.1\r\n");
+        for (name, value) in request.headers() {
+            head.extend([name.as_str(), ": ", value.to_str().unwrap(), "\r\n"]);
+        }
+        head + more + "\r\n\r\n"
+    };
+    let (small, large) = ("content-length: 65536", "content-length: 4194304");
+    let expects = format!("{small}\r\nexpect: 100-continue");
+    let chunked = format!("{}ea60\r\n", head(own, "transfer-encoding: chunked"));
+    // Whoever knows the name of a key has not signed with it yet.
+    let forged = (own.0, "another secret");
+    for (state, bytes) in [
+        ("says nothing", String::new()),
+        ("half a head", "POST / HTTP/1.1\r\nhost: x\r\nx-long: ".to_owned() + &"x".repeat(60_000)),
+        ("no key", format!("POST / HTTP/1.1\r\nhost: x\r\n{small}\r\n\r\n{}", "x".repeat(60_000))),
+        ("an unknown key", head(("UNKNOWN", own.1), small) + &"x".repeat(60_000)),
+        ("a small body", head(forged, small) + &"x".repeat(60_000)),
+        ("a large body", head(forged, large) + &"x".repeat(90_000)),
+        ("a chunked body", chunked + &"x".repeat(59_000)),
+        ("a body that is asked for", head(forged, &expects)),
+        ("another request", head(own, "content-length: 0")),
+    ] {
+        let silent = (0..400).map(|_| async {
+            let mut client = TcpStream::connect(&sqs.address).await.unwrap();
+            // It may be closed meanwhile.
+            _ = timeout(Duration::from_secs(1), client.write_all(bytes.as_bytes())).await;
+            client
+        });
+        let silent = futures::future::join_all(silent).await;
+        let fresh = HttpClient::builder(TokioExecutor::new()).build_http();
+        for size in [1, 200 * 1024] {
+            let message = json!({"QueueUrl": "q", "MessageBody": "x".repeat(size)});
+            let request = || signed(&sqs, own, "SendMessage", &message, SystemTime::now());
+            for is_new in [true, false] {
+                let begun = Instant::now();
+                let status = if is_new {
+                    let answer = timeout(PATIENCE, fresh.request(request())).await;
+                    answer.expect(state).expect(state).status().as_u16()
+                } else {
+                    sqs.send(request()).await.status
+                };
+                println!("{state}: {size} bytes, new {is_new}: {:.2?}", begun.elapsed());
+                assert_eq!(status, 200, "{state}");
+                // Close to a second, if the machine has nothing else to do; 30 s otherwise.
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "{state}: {:?}",
+                    begun.elapsed()
+                );
+            }
+        }
+        drop(silent);
+    }
     sqs.end().await;
 }
 

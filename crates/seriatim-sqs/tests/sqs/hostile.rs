@@ -1,12 +1,15 @@
 //! Clients that mean no good, or know no better: over bare connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
+use seriatim_sqs::{Access, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::load::resident;
 use crate::support::{PATIENCE, Sqs, bodies};
 
 /// Writes these bytes to a new connection.
@@ -183,6 +186,59 @@ async fn pipelined_and_chunked_requests_are_answered_in_order() {
         }
     }
     assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    sqs.end().await;
+}
+
+/// Answers that nobody reads have a memory of their own. It is measured in a process of its own:
+/// other tests run in this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read_take_bounded_memory() {
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", "hostile::measured_alone", "--ignored", "--nocapture"]);
+    let output = alone.output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the test before runs it"]
+async fn measured_alone() {
+    let config = Config::new().access(Access::Anonymous).answer_memory(32 << 20);
+    let sqs = Sqs::start_with(config, 5).await;
+    let url = sqs.queue("q").await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..10 {
+        sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": body})).await;
+    }
+    let ask = json!({"QueueUrl": url, "VisibilityTimeout": 0, "MaxNumberOfMessages": 10});
+    let text = ask.to_string();
+    let size =
+        format!("x-amz-target: AmazonSQS.ReceiveMessage\r\ncontent-length: {}\r\n", text.len());
+    let request = head(&sqs, "POST / HTTP/1.1", &size) + &text;
+    let before = resident();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(wrote(&sqs, request.as_bytes()).await);
+    }
+    let (begun, mut most, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    while begun.elapsed() < Duration::from_secs(10) {
+        // A client that reads is answered meanwhile.
+        let asked = Instant::now();
+        let one = json!({"QueueUrl": url, "VisibilityTimeout": 0});
+        let received = timeout(PATIENCE, sqs.ask("ReceiveMessage", one)).await.unwrap();
+        assert!([200, 503].contains(&received.status), "{}", received.body);
+        longest = longest.max(asked.elapsed());
+        most = most.max(resident());
+    }
+    drop(silent);
+    sqs.call("ListQueues", json!({})).await;
+    println!(
+        "resident: {before} kB before, {most} kB at most, {} kB after; longest receive {longest:.1?}",
+        resident()
+    );
+    // The limit, and what the five connections to the database bring meanwhile, in all its forms.
+    assert!(most - before.min(most) < 200 * 1024, "{before} kB, then {most} kB");
     sqs.end().await;
 }
 

@@ -125,14 +125,15 @@ async fn the_address_of_a_queue_takes_the_actions_of_a_queue() {
     for (action, status, word) in [
         ("?Action=ListQueues", 400, "<Code>InvalidAction</Code>"),
         ("?Action=CreateQueue&QueueName=p", 400, "<Code>InvalidAction</Code>"),
-        ("", 404, "UnknownOperationException"),
         ("?Action=GetQueueUrl&QueueName=q", 200, "</QueueUrl>"),
-        ("?Action=ReceiveMessage", 200, "<ReceiveMessageResult"),
+        ("?Action=ReceiveMessage", 200, "<ReceiveMessageResult/>"),
     ] {
         let answer = get(format!("{url}{action}")).await;
         assert_eq!(answer.status, status, "{action}: {}", answer.body);
         assert!(answer.body.contains(word), "{action}: {}", answer.body);
     }
+    let none = get(url).await;
+    assert_eq!((none.status, &*none.body), (404, "<UnknownOperationException/>"));
     // A proxy's path is no queue.
     let listed = get(format!("http://{}/sqs/?Action=ListQueues", sqs.address)).await;
     assert!(listed.body.contains("<ListQueuesResult><QueueUrl>"), "{}", listed.body);

@@ -138,7 +138,7 @@ async fn load(clients: usize, rounds: usize) {
 }
 
 /// The memory of this process, which has the clients too. 0 if the system does not tell.
-fn resident() -> u64 {
+pub fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
@@ -156,31 +156,38 @@ async fn thousands_of_connections_are_all_served() {
     load(clients.map_or(5000, |clients| clients.parse().unwrap()), 3).await;
 }
 
-/// Connections beyond the limit are answered when another one ends.
+/// One that is idle makes room for another; one whose request is carried out does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_limit_wait() {
+async fn a_connection_beyond_the_limit_has_the_place_of_an_idle_one() {
     let config = Config::new().access(Access::Anonymous).connections(3);
-    let mut sqs = Sqs::start_with(config, 10).await;
-    // Its own client keeps its connection.
+    // Its own client keeps its connection, which is idle.
+    let sqs = Sqs::start_with(config, 10).await;
     let url = sqs.queue("q").await;
-    let sqs_of = Arc::new(sqs);
-    let (mut first, mut second) =
-        (Connection::open(&sqs_of).await, Connection::open(&sqs_of).await);
-    first.call("ListQueues", json!({})).await;
-    second.call("ListQueues", json!({})).await;
-    let mut third = Connection::open(&sqs_of).await;
-    let waits = third.http.send_request(sqs_of.request("ListQueues", &json!({})));
-    tokio::pin!(waits);
-    for _ in 0..20 {
-        first.call("GetQueueAttributes", json!({ "QueueUrl": url })).await;
-        assert!(timeout(Duration::ZERO, &mut waits).await.is_err(), "there is no place");
+    let sqs = Arc::new(sqs);
+    let mut polls = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Connection::open(&sqs).await;
+        timeout(PATIENCE, connection.call("ListQueues", json!({}))).await.unwrap();
+        let url = url.clone();
+        polls.push(tokio::spawn(async move {
+            let poll = json!({"QueueUrl": url, "WaitTimeSeconds": 20});
+            connection.call("ReceiveMessage", poll).await
+        }));
     }
-    drop(second);
-    let answer = timeout(PATIENCE, &mut waits).await.unwrap().unwrap();
-    assert_eq!(answer.status(), 200);
-    drop(answer);
-    let Connection { sqs: of_first, .. } = first;
-    drop((of_first, third.sqs));
-    sqs = Arc::into_inner(sqs_of).unwrap();
-    sqs.end().await;
+    let fourth = Connection::open(&sqs);
+    let (mut fourth, waits) = (fourth.await, Duration::from_secs(3));
+    let request = sqs.request("ListQueues", &json!({}));
+    let mut listed = Box::pin(fourth.http.send_request(request));
+    assert!(timeout(waits, &mut listed).await.is_err(), "all others are at work");
+    polls.pop().unwrap().abort();
+    assert_eq!(timeout(PATIENCE, listed).await.unwrap().unwrap().status(), 200);
+    drop(fourth);
+    for poll in polls {
+        poll.abort();
+        _ = poll.await;
+    }
+    let sqs = Arc::into_inner(sqs);
+    if let Some(sqs) = sqs {
+        sqs.end().await;
+    }
 }

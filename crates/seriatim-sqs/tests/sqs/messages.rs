@@ -1,5 +1,6 @@
 //! Messages: sent, received in order, deleted, given back; what a handle and a batch are told.
 
+use md5::{Digest, Md5};
 use serde_json::{Value, json};
 
 use crate::support::{Sqs, bodies};
@@ -379,6 +380,46 @@ async fn visibilities_of_a_batch_may_differ() {
     assert_eq!(bodies(&sqs.receive(&url).await), [received[2]["Body"].as_str().unwrap()]);
     let longest = "select round(extract(epoch from max(lease_until) - clock_timestamp()))::int8 from seriatim.job";
     assert!((500..=600).contains(&sqs.number(longest).await));
+    sqs.end().await;
+}
+
+/// Characters that SQS refuses cannot be told in XML. SDKs compare the checksum of each body.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_sql_wrote_has_its_checksum_in_both_protocols() {
+    let sqs = Sqs::start().await;
+    let url = sqs.queue("q").await;
+    sqs.sql(
+        "begin;
+         select seriatim.enqueue('q', null, payload => '\\x6101');
+         select seriatim.enqueue('q', null, payload => convert_to(U&'\\FFFE', 'UTF8'));
+         select seriatim.enqueue('q', to_jsonb(U&'a\\FFFF\\0001'::text));
+         select seriatim.enqueue('q', null, payload => 'text',
+           attributes => jsonb_build_object(U&'a\\0001', '{\"DataType\": \"String\", \"StringValue\": \"v\"}'::jsonb));
+         commit",
+    )
+    .await;
+    let expected = ["YQE=", "77++", r#""a\uffff\u0001""#, "text"];
+    let all = json!({"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "MessageAttributeNames": ["All"]});
+    let mut received = sqs.receive_with(&url, all).await;
+    received.sort_by_key(|message| message["MessageId"].as_str().unwrap()[17..].to_owned());
+    assert_eq!(bodies(&received), expected);
+    assert!(received.iter().all(|message| message.get("MessageAttributes").is_none()));
+    let sum = |body: &str| format!("{:032x}", u128::from_be_bytes(Md5::digest(body).into()));
+    for (message, body) in received.iter().zip(expected) {
+        assert_eq!(message["MD5OfBody"], sum(body));
+    }
+    let fields = [
+        ("Action", "ReceiveMessage"),
+        ("MaxNumberOfMessages", "10"),
+        ("MessageAttributeName.1", "All"),
+    ];
+    let xml = sqs.query("/000000000000/q", &fields).await.body;
+    assert!(!xml.contains('\u{fffd}') && !xml.contains("MessageAttribute"), "{xml}");
+    for body in expected {
+        let told = format!("<Body>{}</Body>", body.replace('"', "&quot;"));
+        let summed = format!("<MD5OfBody>{}</MD5OfBody>", sum(body));
+        assert!(xml.contains(&told) && xml.contains(&summed), "{body}: {xml}");
+    }
     sqs.end().await;
 }
 

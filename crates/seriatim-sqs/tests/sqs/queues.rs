@@ -68,8 +68,16 @@ async fn a_new_queue_has_the_encryption_of_sqs_unless_it_has_a_key() {
     assert!(known.get("KmsDataKeyReusePeriodSeconds").is_none(), "{known}");
     let key = json!({"QueueUrl": url, "Attributes": {"KmsMasterKeyId": "alias/aws/sqs"}});
     sqs.call("SetQueueAttributes", key).await;
-    let known = sqs.call("GetQueueAttributes", all).await["Attributes"].clone();
+    let known = sqs.call("GetQueueAttributes", all.clone()).await["Attributes"].clone();
     assert_eq!(known["SqsManagedSseEnabled"], "false");
+    for (key, period, shown) in [("alias/a", "6000", Some("6000")), ("", "300", None)] {
+        let set = json!({"KmsMasterKeyId": key, "KmsDataKeyReusePeriodSeconds": period});
+        sqs.call("SetQueueAttributes", json!({"QueueUrl": url, "Attributes": set})).await;
+        let known = sqs.call("GetQueueAttributes", all.clone()).await["Attributes"].clone();
+        let known_period = known.get("KmsDataKeyReusePeriodSeconds");
+        assert_eq!(known_period.and_then(|period| period.as_str()), shown, "{key:?}");
+        assert_eq!(known["SqsManagedSseEnabled"], "false", "{key:?}");
+    }
     // As most programs make it: the default is no other setting.
     let again = json!({"QueueName": "p", "Attributes": {"SqsManagedSseEnabled": "true"}});
     sqs.call("CreateQueue", json!({"QueueName": "p"})).await;
