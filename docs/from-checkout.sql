@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\x401f8173ee71a177a78cb989a5fff56116a14ef635ed4bdb208eeac340d5a9f0569fcddd0afffa2315f79d45d80474d6', 1);
+values (1, 'schema', '\xfeb1a2fc3f5da8d79d32429056509eb5c2980002deccb1d987a25182283015056223a9b8babcd792c2ef94998c8b2f5a', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -44,6 +44,12 @@ begin
     alter type claim_scan add attribute others boolean;
   end if;
 end $$;
+create table if not exists maintenance (
+  queue text primary key,
+  keep_ms bigint[],
+  swept_to text not null default '',
+  seen_at timestamptz
+) with (fillfactor = 50);
 -- Checked in new rows alone so far.
 alter table job validate constraint job_sound;
 commit;

@@ -62,6 +62,7 @@ grant execute on function
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
   seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup,
+  seriatim.maintenance,
   seriatim.freed_slot, seriatim.upkeep_due to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
 grant select, insert, update, delete on seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task,
@@ -87,7 +88,8 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
-  seriatim.operation, seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task, seriatim.receiver to seriatim_observer;
+  seriatim.operation, seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task, seriatim.receiver,
+  seriatim.maintenance to seriatim_observer;
 -- How far jobs are, as their handlers say. Not their checkpoints: these are data, as what jobs carry is.
 grant select (job_id, percent, message, reported_at, checkpoint_at) on seriatim.job_progress to seriatim_observer;
 grant select (name, queue, group_id, kind, spec, zone, missed, missed_at_most, overlap, counts_from, last_fire, next_fire,
@@ -100,7 +102,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),
-  seriatim.receivers_serve(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
+  seriatim.receivers_serve(text), seriatim.retention_ms(text), seriatim.counts(text, bigint), seriatim.check_count(bigint), seriatim.group_state(text, text), seriatim.listed_by(text, text),
   seriatim.queue_timeout_ms(text, bigint),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),

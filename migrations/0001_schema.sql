@@ -275,6 +275,18 @@ create index flag_scan_noted on flag_scan (queue, noted_at);
 -- PostgreSQL refuses the delete else.
 alter table flag_scan replica identity full;
 
+-- What maintenance keeps of a queue. The row without a name is that of all queues: when maintenance
+-- by `maintain` has run last, and up to which queue. Rows are written under the lock of
+-- maintenance.
+create table maintenance (
+  queue text primary key,
+  -- How long ended jobs stay, in milliseconds: succeeded, failed, cancelled. A null in it is for
+  -- ever. Null: no processor has noted its own, and the defaults count.
+  keep_ms bigint[],
+  swept_to text not null default '',           -- the group up to which the sweep has come
+  seen_at timestamptz
+) with (fillfactor = 50);
+
 -- How far `tidy` has read the flags of such a queue.
 create table tidy_scan (
   queue text primary key,

@@ -8,7 +8,7 @@
 //! [`TookOver`] for a server that took another one's place,
 //! [`FailedJob`] for dead letters, [`HaltedGroup`], [`PausedGroup`] and [`ParkedUnit`] for groups
 //! that stand, [`MoveTask`] for move tasks, running and ended, [`StoredSchedule`] for schedules,
-//! [`Batch`] and [`BatchJob`] for batches.
+//! [`Maintained`] for the effect of maintenance, [`Batch`] and [`BatchJob`] for batches.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
 //! them by [`Client::configure_queue`](crate::Client::configure_queue).
@@ -41,6 +41,7 @@ pub use crate::job::batch::{Batch, BatchJob, BatchState};
 pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
 pub use crate::job::effect::Effect;
 pub use crate::job::failed_filter::{FailedFilter, FailedJob};
+pub use crate::job::maintained::Maintained;
 pub use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};
 pub use crate::job::operation::Operation;
 pub use crate::job::overview::{

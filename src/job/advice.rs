@@ -121,7 +121,7 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             "See whether the processors of its queue live and have free slots, or whether its \
              receivers still ask.",
         ),
-        Reason::Stranded => String::from("Call run_maintenance, or wait for a processor's."),
+        Reason::Stranded => String::from("Run `seriatim maintain`, or start a processor."),
         Reason::Expired { .. } => String::from("Wait: its turn ends it."),
         Reason::Claimed { .. }
         | Reason::Suspected { .. }

@@ -350,6 +350,17 @@ impl QueueOptions {
         &self.name
     }
 
+    /// Returns how many milliseconds ended jobs stay: the succeeded, the failed and the cancelled
+    /// ones. `None`: for ever.
+    pub(crate) fn kept_ms(&self) -> [Option<i64>; 3] {
+        [self.keep_succeeded, self.keep_failed, self.keep_cancelled].map(|kept| match kept {
+            Retention::Forever => None,
+            // No settle deletes a job that was cancelled before it was claimed, for example.
+            Retention::Never => Some(0),
+            Retention::For(time) => Some(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)),
+        })
+    }
+
     pub(crate) fn mistakes(&self, found: &mut Vec<BuildMistake>) {
         // Destructured whole, so that a new setting cannot be forgotten here.
         let Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::job::job::JobStatus;
-use crate::job::queue_options::{QueueOptions, Retention};
+use crate::job::queue_options::QueueOptions;
 use crate::maintenance::leader::as_leader;
 use crate::store::Store;
 
@@ -16,27 +16,20 @@ const BATCH: i64 = 500;
 /// Bounds the transactions of one round, per queue.
 const BATCHES: usize = 20;
 
-/// Deletes jobs that the retention of `queue` no longer keeps, in small batches. Returns their
-/// number.
+/// Deletes jobs that the retention of `queue` no longer keeps, in small batches, and notes the
+/// retention for other processes. Returns the number of jobs.
 pub(crate) async fn prune(
     store: &Store,
     conn: &mut PgConnection,
     queue: &QueueOptions,
 ) -> Result<u64, sqlx::Error> {
-    let kept = [
-        (JobStatus::Succeeded, queue.keep_succeeded),
-        (JobStatus::Failed, queue.keep_failed),
-        (JobStatus::Cancelled, queue.keep_cancelled),
-    ];
+    let statuses = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
+    let kept = statuses.into_iter().zip(queue.kept_ms());
     let mut left: Vec<_> = kept
-        .into_iter()
-        .filter_map(|(status, retention)| match retention {
-            Retention::For(age) => Some((status, age)),
-            // No settle deletes a job that was cancelled before it was claimed, say.
-            Retention::Never => Some((status, Duration::ZERO)),
-            Retention::Forever => None,
-        })
+        .filter_map(|(status, ms)| Some((status, Duration::from_millis(ms?.unsigned_abs()))))
         .collect();
+    let note = async |conn: &mut PgConnection| store.note_retention(conn, queue).await;
+    as_leader(store, conn, note).await?;
     let mut total = 0;
     for _ in 0..BATCHES {
         if left.is_empty() {

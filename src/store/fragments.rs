@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-use sea_query::Expr;
-
-use crate::store::builder::sql;
-
 /// How long after it was suspected a claim is taken over: longer than any worker needs to notice
 /// that it lost its hold.
 pub(crate) const GRACE: Duration = Duration::from_millis(1750);
@@ -85,11 +81,6 @@ pub(crate) const UNHALTED: [(&str, &str); 7] = [
     ("park_to", "null"),
     ("ready_at", "clock_timestamp()"),
 ];
-
-/// The same values for an update of sea-query's.
-pub(crate) fn values(pairs: &[(&'static str, &'static str)]) -> Vec<(&'static str, Expr)> {
-    pairs.iter().map(|(column, value)| (*column, sql(*value))).collect()
-}
 
 /// `column = value, …` of an update.
 pub(crate) fn assignments(values: &[(&str, &str)]) -> String {

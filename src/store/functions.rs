@@ -99,6 +99,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/group_state.sql"),
     include_str!("../../sql/functions/explain.sql"),
     include_str!("../../sql/functions/switch.sql"),
+    include_str!("../../sql/functions/maintain.sql"),
 ];
 
 /// The views, one a file. They are made behind the functions that they call.
@@ -135,7 +136,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 66] {
+fn constants() -> [(&'static str, String); 67] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -178,6 +179,7 @@ fn constants() -> [(&'static str, String); 66] {
         ("{open_limited}", seconds(OPEN_LIMITED)),
         ("{lock_timeout}", format!("'{}ms'", LOCK_TIMEOUT.as_millis())),
         ("{park_batch}", PARK_BATCH.to_string()),
+        ("{keep_ms}", keep_ms()),
         // Receivers' defaults without stored settings are processors' defaults without options.
         ("{default_attempts}", default.max_attempts.to_string()),
         ("{backoff}", seconds(default.base)),
@@ -211,6 +213,13 @@ fn constants() -> [(&'static str, String); 66] {
         ("{headers_limit}", headers::LIMIT.to_string()),
         ("{content_type_limit}", name::CONTENT_TYPE_LIMIT.to_string()),
     ]
+}
+
+/// How long ended jobs stay by default, as an array.
+fn keep_ms() -> String {
+    let kept = QueueOptions::new("q").kept_ms();
+    let kept = kept.map(|ms| ms.map_or_else(|| String::from("null"), |ms| ms.to_string()));
+    format!("array[{}]::bigint[]", kept.join(", "))
 }
 
 /// Returns the checksum of SQL, as recorded in the table `migration`.

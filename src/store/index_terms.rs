@@ -23,11 +23,6 @@ pub(crate) fn unfinished(alias: &str) -> Expr {
     sql(format!("{alias}.group_id is not null and {alias}.status in ('queued', 'started')"))
 }
 
-/// The condition that a job has one of these statuses, in words that no partial index has.
-pub(crate) fn status_in(alias: &str, statuses: &str) -> String {
-    format!("{alias}status::text in ({statuses})")
-}
-
 /// The jobs of a group, from an id on if one is given, as in `">= ?3"`. By the group and the id
 /// together, as in the groups' own indexes: the id alone could be searched by the primary key,
 /// among all jobs. The id must not be null, or the whole group is read. There is no upper id, as

@@ -33,20 +33,8 @@ impl Names {
         self.table("queue").into_table_ref()
     }
 
-    pub(crate) fn dedup(&self) -> TableRef {
-        self.table("dedup").into_table_ref()
-    }
-
-    pub(crate) fn receive_attempt(&self) -> TableRef {
-        self.table("receive_attempt").into_table_ref()
-    }
-
     pub(crate) fn group_setting(&self) -> TableRef {
         self.table("group_setting").into_table_ref()
-    }
-
-    pub(crate) fn cancel_request(&self) -> TableRef {
-        self.table("cancel_request").into_table_ref()
     }
 
     /// `"schema"."name"`, for what is no table of a query (types, the channel's LISTEN).

@@ -28,6 +28,7 @@ statements! {
             ('table', 'queue', 'select'),
             ('table', 'group_setting', 'select'),
             ('table', 'server', 'select insert'),
+            ('table', 'maintenance', 'select insert update'),
             ('function', 'adopt', 'execute'),
             ('function', 'claim_jobs', 'execute'),
             ('function', 'hold_job', 'execute'),

@@ -5,6 +5,7 @@ mod change;
 mod commands;
 mod demo;
 mod failure;
+mod maintainer;
 mod output;
 mod recorder;
 mod servers;

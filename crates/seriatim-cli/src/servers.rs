@@ -54,6 +54,11 @@ async fn run_on(
             Some(Served::Sqs(served)) => commands::sqs::run_over(&global, served, &servers).await,
         };
     }
+    if let Command::Maintain(maintain) = &command
+        && global.shard.is_none()
+    {
+        return commands::maintain::run_over(&global, maintain, &servers).await;
+    }
     if matches!(command, Command::Metrics) && global.shard.is_none() && !global.json {
         return commands::metrics::run_over(&global, &servers).await;
     }

@@ -15,7 +15,6 @@ use hyper::{Method, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use seriatim::shards::Shards;
-use seriatim::{QueueOptions, Retention};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
@@ -25,7 +24,7 @@ use crate::answers::Answers;
 use crate::auth::Head;
 use crate::config::{Access, Config, Render};
 use crate::connections::{Connection, Connections, Need, Stage};
-use crate::database::{Database, StoredKey};
+use crate::database::StoredKey;
 use crate::error::{Code, SqsError};
 use crate::memory::{Memory, Taken};
 use crate::message::TRACE_LIMIT;
@@ -57,23 +56,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// Delay after a connection that could not be accepted: too many files may be open.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// How often messages that have ended are deleted, and others' requests carried out.
-const MAINTENANCE: Duration = Duration::from_secs(30);
+/// Time between two calls of maintenance, and after one that failed.
+const MAINTENANCE: Duration = Duration::from_secs(1);
+const MAINTENANCE_AGAIN: Duration = Duration::from_secs(5);
 /// How often the queues with waiting requests are looked at, all in one statement, whatever is
 /// heard: a message may become due, or another server may give one back.
 const POLL: Duration = Duration::from_millis(500);
-/// How many queues it reads at once. No index has their order: each read goes over all of them.
-const QUEUES: i64 = 1000;
-/// How often running tasks move messages.
-const MOVES: Duration = Duration::from_secs(1);
-/// How often schedules are looked for that are due.
-const SCHEDULES: Duration = Duration::from_secs(1);
-/// Time between two looks for queues to tidy.
-const TIDIES: Duration = Duration::from_secs(1);
-/// How long messages are kept that were deleted or purged.
-const KEEP: Retention = Retention::For(Duration::from_hours(24));
-/// How long dead letters are kept: as long as AWS keeps any message.
-const KEEP_DEAD: Retention = Retention::For(Duration::from_hours(14 * 24));
 
 /// The address of the look at the server's health. A queue of this name has no GET without a query.
 const HEALTH: &str = "/health";
@@ -198,9 +186,6 @@ async fn attend(server: &servers::Server, waiting: &Waiting) {
         () = server.listen(waiting) => {}
         () = look_for_messages(server, waiting) => {}
         () = maintain(server) => {}
-        () = move_messages(server) => {}
-        () = Box::pin(fire_schedules(server)) => {}
-        () = tidy_queues(server) => {}
     }
 }
 
@@ -251,80 +236,17 @@ async fn look_for_messages(server: &servers::Server, waiting: &Waiting) {
     }
 }
 
-/// Runs the maintenance of all queues now and then. Never returns.
+/// Runs the maintenance of all queues of the schema, those of SQS clients and others. Other servers
+/// and processors do so too, one at a time. Never returns.
 async fn maintain(server: &servers::Server) {
+    let (database, shard) = (&server.database, server.number());
     loop {
         sleep(MAINTENANCE).await;
         server.until_there().await;
-        if let Err(error) = maintain_once(&server.database).await {
-            let shard = server.number();
-            tracing::warn!(%error, shard, "the maintenance of the queues failed");
-        }
-    }
-}
-
-/// Carries out the tasks that move messages. Other servers do so too: a task's rate holds over all.
-/// Never returns.
-async fn move_messages(server: &servers::Server) {
-    loop {
-        sleep(MOVES).await;
-        server.until_there().await;
-        if let Err(error) = server.database.run_move_tasks().await {
-            let shard = server.number();
-            tracing::warn!(%error, shard, "the tasks that move messages failed");
-        }
-    }
-}
-
-/// Fires the schedules that are due, and ends the batches whose jobs have. Other servers and
-/// processors do so too: each due time, and each batch, makes one message. Never returns.
-async fn fire_schedules(server: &servers::Server) {
-    let (database, shard) = (&server.database, server.number());
-    loop {
-        sleep(SCHEDULES).await;
-        server.until_there().await;
-        if let Err(error) = database.client.end_batches(database.pool()).await {
-            tracing::warn!(%error, shard, "batches could not be ended");
-        }
-        if let Err(error) = database.client.fire_schedules(database.pool()).await {
-            tracing::warn!(%error, shard, "schedules could not be fired");
-            // It may go on for long, as when the server's role has no right to it.
-            sleep(MAINTENANCE).await;
-        }
-    }
-}
-
-/// Clears flags that receives would read again and again; a transaction takes a tenth of a second.
-/// Other servers do so too, one at a time. Never returns.
-async fn tidy_queues(server: &servers::Server) {
-    loop {
-        server.until_there().await;
-        match server.database.tidy().await {
-            Ok(true) => continue,
-            Ok(false) => {}
-            Err(error) => {
-                let shard = server.number();
-                tracing::warn!(%error, shard, "the queues could not be tidied");
-            }
-        }
-        sleep(TIDIES).await;
-    }
-}
-
-async fn maintain_once(
-    database: &Database,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut after = String::new();
-    loop {
-        let names = database.queue_names(database.pool(), "", &after, QUEUES, None).await?;
-        let Some(last) = names.last() else { return Ok(()) };
-        after.clone_from(last);
-        for name in names {
-            let queue = QueueOptions::new(name)
-                .keep_succeeded(KEEP)
-                .keep_failed(KEEP_DEAD)
-                .keep_cancelled(KEEP);
-            database.client.run_maintenance(database.pool(), queue).await?;
+        if let Err(error) = Box::pin(database.client.maintain(database.pool())).await {
+            tracing::warn!(%error, shard, "maintenance failed, trying again in {MAINTENANCE_AGAIN:?}");
+            // It may fail for long, for example because the server's role has no right to it.
+            sleep(MAINTENANCE_AGAIN).await;
         }
     }
 }

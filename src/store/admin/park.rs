@@ -4,34 +4,19 @@
 //! A large group is parked in batches, while it is halted with `park_to`: none of its jobs runs
 //! before the last is parked.
 
-use sea_query::{Expr, LockBehavior, LockType, Order, UpdateStatement};
+use sea_query::Order;
 use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::counts::ParkedUnit;
 use crate::store::admin::control::Acting;
 use crate::store::admin::redrive::RedriveReport;
-use crate::store::builder::{PG, limit, render, select, sql};
-use crate::store::fragments::{UNHALTED, values};
+use crate::store::builder::{PG, render, select, sql};
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    BATCH_JOBS = |names| names.sql("select b.rest, b.moved from {park_batch}($1, $2, $3, $4) b");
-    DUE = due;
-    /// The failed job becomes the one that others are parked with; and whether it is there. It is
-    /// skipped if another transaction has it: a retry or a skip has, and waits for the group's row.
-    BEGIN = |names| names.sql(
-        "with locked as materialized (
-            select j.id from {job} j where j.id = $1 and j.status = 'failed'
-            for no key update skip locked),
-          begun as (
-            update {job} p set parked_with = p.id from locked l where p.id = l.id returning p.id)
-        select exists (select from begun),
-          exists (select from {job} j where j.id = $1 and j.status = 'failed')",
-    );
-    UNHALT = |names| set(names, values(&UNHALTED));
-    KEEP_PARKING = keep_parking;
+    END_HALTS = |names| names.sql("select {end_halts}($1)");
     REDRIVE = |names| names.sql(
         "select r.jobs, r.groups, r.overtaken, r.busy from {redrive_parked}($1, $2, $3, $4, $5) r",
     );
@@ -40,57 +25,7 @@ statements! {
 }
 
 /// How many groups one transaction of maintenance treats.
-const GROUPS: i64 = 4;
-
-/// The result of one batch.
-#[derive(Debug, Clone, Copy, Default)]
-struct ParkBatch {
-    /// The last id that is left to park.
-    rest: Option<i64>,
-    /// Any were parked.
-    moved: bool,
-}
-
-/// A group whose halt is over, or whose jobs are being parked. Its row is locked.
-#[derive(Debug)]
-struct Due {
-    queue: String,
-    group: String,
-    job: Option<i64>,
-    park: bool,
-    park_to: Option<i64>,
-}
-
-/// Locks the rows of some halted groups whose time is over, or whose jobs are stepping aside. At
-/// random, so that a large one does not keep others waiting.
-fn due(names: &Names) -> String {
-    let query = select()
-        .columns(["queue", "group_id", "halt_job_id"])
-        .expr(sql("coalesce(g.halt_then = 'park', false)"))
-        .column("park_to")
-        .from_as(names.queue_group(), "g")
-        .and_where(sql("(g.halt_until is not null or g.park_to is not null)"))
-        .and_where(sql("(g.halt_until <= clock_timestamp() or g.park_to is not null)"))
-        .order_by_expr(sql("random()"), Order::Asc)
-        .limit(limit(1))
-        .lock_with_tables_behavior(LockType::NoKeyUpdate, ["g"], LockBehavior::SkipLocked)
-        .to_owned();
-    render(query.build(PG))
-}
-
-fn keep_parking(names: &Names) -> String {
-    let values = [("park_to", "?3"), ("halt_until", "null"), ("halt_then", "null")];
-    set(names, values.map(|(column, value)| (column, sql(value))).to_vec())
-}
-
-fn set(names: &Names, values: Vec<(&'static str, Expr)>) -> String {
-    let query = UpdateStatement::new()
-        .table(names.queue_group())
-        .values(values)
-        .and_where(sql("queue = ?1 and group_id = ?2 and halted_at is not null"))
-        .to_owned();
-    render(query.build(PG))
-}
+const GROUPS: i32 = 4;
 
 fn units(names: &Names) -> String {
     let parked = select()
@@ -114,65 +49,11 @@ fn units(names: &Names) -> String {
 }
 
 impl Store {
-    /// Parks up to 1,000 jobs behind a failed one. The transaction must have the group's row.
-    async fn park_batch(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        group: &str,
-        failed: i64,
-        to: Option<i64>,
-    ) -> Result<ParkBatch, sqlx::Error> {
-        let batch = self.query(&BATCH_JOBS).bind(queue).bind(group).bind(failed).bind(to);
-        let row = batch.fetch_one(conn).await?;
-        Ok(ParkBatch { rest: row.try_get(0)?, moved: row.try_get(1)? })
-    }
-
-    /// Treats some of the groups whose halt is over or whose jobs are being parked; returns whether
+    /// Ends halts of some groups whose deadline has passed, or parks jobs of them; returns whether
     /// any got further.
     pub(crate) async fn end_halts(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let rows = self.query(&DUE).bind(GROUPS).fetch_all(&mut *conn).await?;
-        let mut got_on = false;
-        for row in &rows {
-            let due = Due {
-                queue: row.try_get(0)?,
-                group: row.try_get(1)?,
-                job: row.try_get(2)?,
-                park: row.try_get(3)?,
-                park_to: row.try_get(4)?,
-            };
-            got_on |= self.end_halt(conn, &due).await?;
-        }
-        Ok(got_on)
-    }
-
-    async fn end_halt(&self, conn: &mut PgConnection, due: &Due) -> Result<bool, sqlx::Error> {
-        let Due { queue, group, job, park, park_to } = due;
-        let failed = match job {
-            // If an operator deleted the failed job, there is nothing to park with.
-            Some(job) if *park && park_to.is_none() => {
-                let row = self.query(&BEGIN).bind(job).fetch_one(&mut *conn).await?;
-                let (begun, is_there): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
-                if is_there && !begun {
-                    // A retry or a skip has it, and waits for the group's row.
-                    return Ok(false);
-                }
-                begun.then_some(*job)
-            }
-            Some(job) if park_to.is_some() => Some(*job),
-            _ => None,
-        };
-        let batch = match failed {
-            Some(failed) => self.park_batch(conn, queue, group, failed, *park_to).await?,
-            None => ParkBatch::default(),
-        };
-        let set = match batch.rest {
-            Some(rest) => self.query(&KEEP_PARKING).bind(queue).bind(group).bind(rest),
-            None => self.query(&UNHALT).bind(queue).bind(group),
-        };
-        set.execute(conn).await?;
-        // Another transaction may have locked the rest: the next tick is soon enough.
-        Ok(batch.moved || batch.rest.is_none())
+        let ended = self.query(&END_HALTS).bind(GROUPS).fetch_one(conn).await?;
+        Ok(ended.try_get::<i32, _>(0)? > 0)
     }
 
     pub(crate) async fn redrive_parked(

@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 28] = [
+pub const TABLES: [&str; 29] = [
     "adoption_lock",
     "batch",
     "batch_due",
@@ -47,6 +47,7 @@ pub const TABLES: [&str; 28] = [
     "group_setting",
     "job",
     "job_progress",
+    "maintenance",
     "migration",
     "move_task",
     "operation",

@@ -5,6 +5,7 @@
 
 mod flat_receives;
 mod hostile_schemas;
+mod maintain;
 pub mod migrate;
 mod open_receives;
 mod operator_functions;

@@ -9,6 +9,7 @@ mod demo;
 mod enqueue;
 mod groups;
 mod jobs;
+mod maintain;
 mod migrate;
 mod move_task;
 mod nodes;
@@ -44,6 +45,7 @@ pub(crate) use crate::args::demo::Demo;
 pub(crate) use crate::args::enqueue::Enqueue;
 pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
 pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
+pub(crate) use crate::args::maintain::Maintain;
 pub(crate) use crate::args::migrate::Migrate;
 pub(crate) use crate::args::move_task::MoveTask;
 pub(crate) use crate::args::nodes::Nodes;
@@ -279,7 +281,12 @@ pub(crate) enum Command {
     ///
     /// They are counted if nobody has done so for 15 s; never with `--read-only`.
     Metrics,
-    /// Serve the page; or with `sqs`, clients of Amazon SQS.
+    /// Run maintenance for all queues until a signal: retention, halts that end, schedules,
+    /// batches, move tasks and requests to cancel.
+    ///
+    /// For queues that no Rust processor serves. Any number of these processes may run.
+    Maintain(Maintain),
+    /// Serve the page; or with `sqs`, clients of Amazon SQS. Both also run maintenance.
     ///
     /// The password or token is that of the environment variable `SERIATIM_SECRET`; without it one
     /// is made and printed.
@@ -351,7 +358,8 @@ impl Command {
             | Self::Demo(_)
             | Self::Probe { .. }
             | Self::Completions { .. } => false,
-            Self::Pause(_)
+            Self::Maintain(_)
+            | Self::Pause(_)
             | Self::Resume(_)
             | Self::Unhalt(_)
             | Self::Park(_)

@@ -10,6 +10,7 @@ mod explain;
 mod groups;
 mod jobs;
 mod log;
+pub(crate) mod maintain;
 pub(crate) mod metrics;
 mod migrate;
 mod move_task;
@@ -78,6 +79,7 @@ pub(crate) async fn run(
         Command::Migrate(migrate) => migrate::run(&session, &migrate, shard).await,
         Command::Doctor => doctor::run(&session).await,
         Command::Log { before, limit } => log::run(&session, before, limit).await,
+        Command::Maintain(maintain) => maintain::run(&session, &maintain).await,
         Command::Metrics => metrics::run(&session, read_only).await,
         Command::Nodes { command } => nodes::run(&session, command).await,
         Command::Serve(serve) => serve::run(&session, serve, read_only).await,

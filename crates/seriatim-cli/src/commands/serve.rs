@@ -4,6 +4,7 @@ use std::env;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures::future::join_all;
 use serde_json::json;
 use seriatim::Client;
 use seriatim::shards::{ShardId, Shards};
@@ -14,6 +15,7 @@ use tokio::net::TcpListener;
 
 use crate::args::{self, Global, NumberedServer, Serve};
 use crate::failure::Failure;
+use crate::maintainer::Maintainer;
 use crate::output::{Form, json_line, line};
 use crate::session::{Session, Source, check_number, connect, servers};
 
@@ -23,7 +25,7 @@ const SECRET: &str = "SERIATIM_SECRET";
 /// How long the servers have to tell their numbers. One that is away is served all the same.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
-/// Serves the page until a signal ends it.
+/// Serves the page until a signal ends it, and maintains all queues unless it is read-only.
 pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Result<(), Failure> {
     let served = Page::new(serve, session.client.schema(), read_only)?;
     let config = match &session.source {
@@ -35,7 +37,15 @@ pub(crate) async fn run(session: &Session, serve: Serve, read_only: bool) -> Res
         Source::Standby { .. } => served.config.read_only(true),
     };
     let listener = served.sign_in.listen(session.form).await?;
-    until_a_signal(seriatim_web::serve(listener, session.pool.clone(), config)).await
+    let maintainers = match session.source {
+        Source::Primary if !read_only => {
+            let (client, pool) = (session.client.clone(), session.pool.clone());
+            vec![Maintainer::new(client, pool, None, session.form)]
+        }
+        _ => Vec::new(),
+    };
+    let serving = seriatim_web::serve(listener, session.pool.clone(), config);
+    until_a_signal(serving, &maintainers).await
 }
 
 /// Serves the page over several servers until a signal ends it. They may be away, but for those of
@@ -53,7 +63,12 @@ pub(crate) async fn run_over(
     none_refuses(&shards, check).await?;
     let form = if global.json { Form::Json } else { Form::Text };
     let listener = served.sign_in.listen(form).await?;
-    until_a_signal(seriatim_web::serve_over(listener, &shards, served.config)).await
+    let maintained = shards.iter().filter(|_| !global.read_only);
+    let maintainers: Vec<_> = maintained
+        .map(|(shard, pool)| Maintainer::new(client.clone(), pool.clone(), Some(shard), form))
+        .collect();
+    let serving = seriatim_web::serve_over(listener, &shards, served.config);
+    until_a_signal(serving, &maintainers).await
 }
 
 /// Returns the servers, each with a pool of these options whose connections keep so many
@@ -155,8 +170,20 @@ impl SignIn {
     }
 }
 
-async fn until_a_signal(serving: impl Future<Output = std::io::Result<()>>) -> Result<(), Failure> {
+/// Serves the page, and maintains the queues of its servers meantime.
+async fn until_a_signal(
+    serving: impl Future<Output = std::io::Result<()>>,
+    maintainers: &[Maintainer],
+) -> Result<(), Failure> {
+    // Boxed: all of maintenance is in these futures.
+    let maintaining = join_all(maintainers.iter().map(|one| Box::pin(one.run())));
+    let maintaining = async {
+        maintaining.await;
+        // There is none, or none ends.
+        std::future::pending::<std::convert::Infallible>().await
+    };
     tokio::select! {
+        never = maintaining => match never {},
         served = serving => served.map_err(Failure::could_not("serve the page")),
         ended = seriatim::shutdown_signal() => ended.map_err(Failure::could_not("wait for a signal")),
     }

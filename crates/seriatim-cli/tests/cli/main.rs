@@ -12,6 +12,7 @@ mod deploy;
 mod doctor;
 mod json;
 mod lists;
+mod maintain;
 mod migrate;
 mod moves;
 mod proxy;

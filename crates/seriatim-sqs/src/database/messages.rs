@@ -9,13 +9,6 @@ use crate::database::database::Database;
 use crate::error::{Code, SqsError};
 
 impl Database {
-    /// Clears flags of messages that cannot be received now, where receives find more than they can
-    /// read. Returns whether there is more to do at once.
-    pub(crate) async fn tidy(&self) -> Result<bool, SqsError> {
-        let sql = self.sql("select t.more from {schema}.tidy() t");
-        Ok(sqlx::query_scalar(sql).fetch_one(self.pool()).await?)
-    }
-
     /// Returns when jobs were enqueued, as far as they are there still.
     pub(crate) async fn created(
         &self,

@@ -94,11 +94,4 @@ impl Database {
         });
         Ok(tasks.collect::<Result<_, sqlx::Error>>()?)
     }
-
-    /// Carries all running tasks one batch further.
-    pub(crate) async fn run_move_tasks(&self) -> Result<(), SqsError> {
-        let sql = self.sql("select {schema}.run_move_tasks()");
-        sqlx::query(sql).execute(self.pool()).await?;
-        Ok(())
-    }
 }

@@ -1,7 +1,7 @@
 //! Explanations in the words of the page: its buttons, where the library names calls.
 
 /// The library's calls, and the buttons that do the same.
-const BUTTONS: [(&str, &str); 10] = [
+const BUTTONS: [(&str, &str); 9] = [
     ("Call unpause_group", "Resume the group"),
     ("call unpause_group", "resume the group"),
     ("Call unpause_queue", "Resume the queue"),
@@ -11,7 +11,6 @@ const BUTTONS: [(&str, &str); 10] = [
     ("or discard_parked", "or discard"),
     ("run_now job", "run now job"),
     ("with configure_queue", "with the command seriatim configure"),
-    ("Call run_maintenance", "Run maintenance"),
 ];
 
 /// Returns an explanation whose advice, at its end, names buttons. Text before that stays: it may

@@ -48,6 +48,7 @@ pub(crate) async fn run(session: &Session) -> Result<(), Failure> {
         show("batches", work::batches(session).await)?;
         show("policies", work::policies(session).await)?;
         show("payloads", work::payloads(session).await)?;
+        show("maintenance", work::maintenance(session).await)?;
         show("stopped", work::stopped(session).await)?;
     }
     let count = |number: usize, noun| count(number.try_into().unwrap_or(u64::MAX), noun);

@@ -8,6 +8,7 @@ use seriatim::admin::{
     BatchState, FailedFilter, FailedJob, GroupFilter, GroupSort, GroupState, OverriddenOption,
 };
 use seriatim::explain::Reason;
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::commands::doctor::finding::{Finding, Findings};
 use crate::failure::Failure;
@@ -299,4 +300,84 @@ pub(super) async fn stopped(session: &Session) -> Result<Vec<Finding>, Failure> 
         }
     }
     Ok(findings.or_fine("nothing waits for an operator"))
+}
+
+/// Looks for queues that no process maintains: no living processor has them, and `maintain` has not
+/// run for ten minutes.
+pub(super) async fn maintenance(session: &Session) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Findings::of("maintenance");
+    let mut tx = session.read().await?;
+    let table = |name: &str| session.table(name);
+    let (maintenance, queue_after) = (table("maintenance"), table("queue_after"));
+    let (processors, retention_ms) = (table("processors"), table("retention_ms"));
+    let (job, queue_group) = (table("job"), table("queue_group"));
+    // A queue with jobs to delete, or a halt that should have ended, is behind; another one with
+    // unfinished jobs will be.
+    let statement = format!(
+        "with recursive maintained as materialized (
+           select exists (select from {maintenance} m
+             where m.queue = '' and m.seen_at > now() - interval '10 min') as is_seen),
+         known(name, step) as (
+           select n.name, 1 from maintained cross join {queue_after}('') n where not is_seen
+           union all
+           select n.name, k.step + 1 from known k cross join lateral {queue_after}(k.name) n
+           where k.name is not null and k.step < 1000),
+         alive as materialized (select p.queues from {processors}() p where p.alive)
+         select k.name, b.is_behind
+         from known k cross join lateral (
+           select exists (
+               select from unnest(array['succeeded', 'failed', 'cancelled'],
+                 {retention_ms}(k.name)) s(status, keep_ms)
+               where s.keep_ms is not null and (
+                 select j.finished_at from {job} j
+                 where j.queue = k.name and j.status in ('succeeded', 'failed', 'cancelled')
+                   and j.status::text = s.status order by j.finished_at limit 1)
+                 < now() - interval '10 min' - make_interval(secs => s.keep_ms / 1000.0::float8))
+             or exists (select from {queue_group} g
+               where g.queue = k.name and g.halt_until < now() - interval '10 min') as is_behind) b
+         where k.name is not null
+           and not exists (select from alive a where a.queues is null or k.name = any (a.queues))
+           and (b.is_behind
+             or exists (select from {job} j where j.queue = k.name and j.group_id is not null
+               and j.status in ('queued', 'started'))
+             or exists (select from {job} j
+               where j.queue = k.name and j.group_id is null and j.status = 'queued'))
+         order by k.name"
+    );
+    let rows = sqlx::query(AssertSqlSafe(statement)).persistent(false).fetch_all(&mut *tx).await?;
+    let (mut behind, mut others) = (Vec::new(), Vec::new());
+    for row in rows {
+        let list = if row.try_get(1)? { &mut behind } else { &mut others };
+        list.push(format!("{:?}", row.try_get::<String, _>(0)?));
+    }
+    let mend = || format!("{} maintain # or, by pg_cron: select seriatim.maintain();", program());
+    if !behind.is_empty() {
+        let queues = some(&behind);
+        findings.problem(
+            format!(
+                "no process maintains {queues}: ended jobs stay past their retention, or halts past \
+                 their end"
+            ),
+            mend(),
+        );
+    }
+    if !others.is_empty() {
+        let queues = some(&others);
+        let sentence = format!(
+            "no process maintains {queues}: no living processor serves it, and maintain has not run \
+             in the last 10 minutes"
+        );
+        findings.note(sentence, Some(mend()));
+    }
+    Ok(findings.or_fine("every queue with jobs is maintained"))
+}
+
+/// The first names of a list.
+fn some(names: &[String]) -> String {
+    let first = names[..names.len().min(10)].join(", ");
+    let noun = if names.len() == 1 { "queue" } else { "queues" };
+    match names.len().checked_sub(10) {
+        Some(more @ 1..) => format!("{noun} {first} and {more} more"),
+        _ => format!("{noun} {first}"),
+    }
 }

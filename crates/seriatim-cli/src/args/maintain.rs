@@ -1,0 +1,12 @@
+//! The arguments of `seriatim maintain`.
+
+use clap::Args;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Maintain {
+    /// The schemas, each with all its queues. Default: that of `--schema`.
+    pub(crate) schemas: Vec<String>,
+    /// Run once and end, as for cron.
+    #[arg(long)]
+    pub(crate) once: bool,
+}
