@@ -123,9 +123,10 @@ async fn a_dead_letter_and_what_is_behind_it_are_tried_before_the_retry() {
         let pool = database.pool();
         by_hand(pool, ACCOUNTS).await;
         let dead = enqueue(pool, "q", "42", json!("twenty")).await;
+        // Before the first job ends: a unit that parks has only what is there by then.
+        let behind = [enqueue(pool, "q", "42", 1).await, enqueue(pool, "q", "42", 2).await];
         let options = queue("q").out_of_attempts(then);
         let running = serve(&database, 4, options, posting()).await;
-        let behind = [enqueue(pool, "q", "42", 1).await, enqueue(pool, "q", "42", 2).await];
         assert_eq!(ended(pool, dead).await.status, JobStatus::Failed);
         if then == OutOfAttempts::Continue {
             ended(pool, behind[1]).await;
