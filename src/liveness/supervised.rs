@@ -57,7 +57,7 @@ mod tests {
         let hook = {
             let reported = Arc::clone(&reported);
             Arc::new(move |error: &BackgroundError| {
-                reported.lock().unwrap().push(error.to_string())
+                reported.lock().unwrap().push(error.to_string());
             })
         };
         let (store, settings) = (Arc::clone(&client.store), client.enqueue.clone());

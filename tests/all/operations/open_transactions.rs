@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sqlx::{AssertSqlSafe, PgPool};
-use tokio::time::Instant;
+use seriatim::testing::TestDatabase;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 
 use crate::support::{
-    Log, Looks, PATIENCE, by_hand, database, enqueue, eventually, handler_with, processor, queue,
-    started, value,
+    Log, by_hand, database, enqueue, eventually, handler_with, processor, queue, started, value,
 };
 
 const TABLE: &str = include_str!("../../../docs/open-transactions.md");
@@ -47,14 +46,10 @@ async fn works(pool: &PgPool, sql: String) -> bool {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_left_open_delays_what_the_table_lists() {
-    let rows = rows();
-    assert!(rows.len() > 15);
-    let database = database().await;
+/// Leaves a transaction open for each row, in a queue of the row's own.
+async fn open_transactions(database: &TestDatabase, rows: &[Row]) -> Vec<PgConnection> {
     let pool = database.pool();
     let mut open = Vec::new();
-    // Each row has a queue of its own. The processor does not run yet.
     for (n, row) in rows.iter().enumerate() {
         let q = format!("q{n}");
         enqueue(pool, &q, "dead", "dead").await;
@@ -76,6 +71,17 @@ async fn a_transaction_left_open_delays_what_the_table_lists() {
         ran.unwrap_or_else(|error| panic!("{sql}: {error}"));
         open.push(session);
     }
+    open
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_left_open_delays_what_the_table_lists() {
+    let rows = rows();
+    assert!(rows.len() > 15);
+    let database = database().await;
+    let pool = database.pool();
+    // The processor does not run yet.
+    let open = open_transactions(&database, &rows).await;
     let mut found: Vec<Vec<bool>> = Vec::new();
     for n in 0..rows.len() {
         let q = format!("q{n}");
@@ -145,9 +151,13 @@ async fn a_transaction_left_open_delays_what_the_table_lists() {
         ];
         assert_eq!(all.as_slice(), row.cells, "{}", row.sql);
     }
-    // With the end of the transactions all goes on.
-    let mut looks = Looks::new(PATIENCE);
     drop(open);
+    all_starts_after_the_end(pool).await;
+    running.shutdown(Duration::from_secs(10)).await;
+}
+
+/// Waits until the sessions are gone, and the jobs of group `a` that no receiver has are not queued.
+async fn all_starts_after_the_end(pool: &PgPool) {
     eventually(
         pool,
         "select count(*) from pg_stat_activity where datname = current_database() \
@@ -159,15 +169,5 @@ async fn a_transaction_left_open_delays_what_the_table_lists() {
                 and not exists (select from seriatim.queue_group g \
                   where g.queue = j.queue and g.group_id = 'a' and g.claim is not null \
                     and g.claimed_by is null)";
-    let begun = Instant::now();
-    while value::<i64>(pool, left).await > 0 {
-        assert!(
-            !looks.are_over(),
-            "{} after {:?}",
-            value::<i64>(pool, left).await,
-            begun.elapsed()
-        );
-        looks.pause().await;
-    }
-    running.shutdown(Duration::from_secs(10)).await;
+    eventually(pool, left, 0_i64).await;
 }
