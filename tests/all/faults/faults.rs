@@ -330,10 +330,11 @@ async fn all_of_them_at_random() {
         }
         driver.setup.lease = if n % 2 == 0 { None } else { LEASE };
         driver.setup.jobs_per_turn = [setup.jobs_per_turn, 0, setup.jobs_per_turn, 1][n / 2 % 4];
+        driver.by_hand = n % 8 == 6;
         driver.begin().await;
         let round = Instant::now();
         while round.elapsed() < length {
-            driver.inflict(Kind::any(n % 8 == 6, round.elapsed() < early)).await;
+            driver.inflict(Kind::any(driver.by_hand, round.elapsed() < early)).await;
             // Several a second.
             sleep(Duration::from_millis(fastrand::u64(50..400))).await;
         }

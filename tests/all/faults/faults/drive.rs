@@ -111,6 +111,8 @@ pub struct Driver {
     pub seats: Vec<Seat>,
     pub shared: Arc<Shared>,
     pub round: Round,
+    /// Whether rows of groups will be written by hand.
+    pub by_hand: bool,
     limits: Limits,
     started: usize,
     rounds: usize,
@@ -157,6 +159,7 @@ impl Driver {
             seats: Vec::new(),
             shared: Arc::default(),
             round: Round::new(0),
+            by_hand: false,
             // With a rate no job is prefetched, and with a spacing each turn is one job.
             limits: if fastrand::bool() {
                 LIMITS
@@ -206,7 +209,9 @@ impl Driver {
         }
         if self.setup.load.mixed {
             self.producing.spawn(operator.run());
-            for (n, way) in [Way::AtOnce, Way::Open, Way::Open].into_iter().enumerate() {
+            // A claim of a receive has no lock: freed by hand, it lets a second handler in.
+            let first = if self.by_hand { Way::Open } else { Way::AtOnce };
+            for (n, way) in [first, Way::Open, Way::Open].into_iter().enumerate() {
                 let receiver = self.receiver(&format!("r{n}"));
                 self.producing.spawn(receiver.run(way));
             }
