@@ -42,5 +42,6 @@ mod support;
 mod suspicion;
 mod sweeps;
 mod upgrades;
+mod verbs;
 mod wake_ups;
 mod worst_backlogs;
