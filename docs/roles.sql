@@ -87,6 +87,7 @@ grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven,
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
+grant select (hash, xmax) on seriatim.adoption_lock to seriatim_observer;
 grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task, seriatim.receiver,
   seriatim.maintenance to seriatim_observer;
@@ -106,7 +107,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.queue_timeout_ms(text, bigint),
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),
-  seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz),
+  seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz), seriatim.limit_key_hash(text, text),
   seriatim.batches(bigint, bigint, integer, boolean)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;

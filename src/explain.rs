@@ -21,6 +21,6 @@
 
 pub use crate::job::attempt::AttemptInfo;
 pub use crate::job::explanation::{
-    BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason, SessionInfo,
-    Unserved,
+    BoundedCount, GroupExplanation, JobExplanation, LockedRow, ParkedJobs, ProcessorInfo, Reason,
+    SessionInfo, Unserved,
 };

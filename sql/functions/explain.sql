@@ -48,6 +48,11 @@ as $$
       case when g.queue is not null then nullif(g.ready_at, 'infinity') else h.lease_until end as lease_end,
       case when k.group_id is null then h.xmax::text else g.xmax::text end as locked_by,
       h.xmax::text as head_locked_by,
+      -- A claim counts by these.
+      case when q.in_flight_limit is not null or q.rate is not null then q.xmax::text end as queue_locked_by,
+      case when q.limit_per_key > 0 and h.limit_key is not null then (
+        select l.xmax::text from adoption_lock l
+        where l.hash = any (array[limit_key_hash(k.queue, h.limit_key)])) end as key_locked_by,
       {paused_q} as queue_paused, q.paused_at as queue_paused_at, q.pause_reason as queue_reason,
       q.paused_until as queue_until, q.rested_by as queue_rested_by,
       {paused_s} as group_paused, s.paused_at as group_paused_at, s.pause_reason as group_reason,
@@ -127,13 +132,18 @@ as $$
         on true
       left join group_setting s on s.queue = k.queue and s.group_id = k.group_id
       left join processor p on p.id = coalesce(g.claimed_by, h.claimed_by))
-  select facts.*, seen.*
-  from facts cross join lateral (
-    select coalesce(
-      case when facts.locked_by <> '0' then
-        locker(facts.locked_by, case when facts.group_id is null then 'job' else 'queue_group' end) end,
-      case when facts.group_id is not null and not facts.claimed and facts.head_locked_by <> '0' then
-        locker(facts.head_locked_by, 'job') end) as pid offset 0) locker
+  select facts.*, locker.locked_row, seen.*
+  from facts left join lateral (
+    select r.pid, r.locked_row from (values
+      (1, null, case when facts.locked_by <> '0' then
+        locker(facts.locked_by, case when facts.group_id is null then 'job' else 'queue_group' end) end),
+      (2, null, case when facts.group_id is not null and not facts.claimed and facts.head_locked_by <> '0' then
+        locker(facts.head_locked_by, 'job') end),
+      (3, 'queue', case when not facts.claimed and facts.queue_locked_by <> '0' then
+        locker(facts.queue_locked_by, 'queue') end),
+      (4, 'limit_key', case when not facts.claimed and facts.key_locked_by <> '0' then
+        locker(facts.key_locked_by, 'adoption_lock') end)) r(place, locked_row, pid)
+    where r.pid is not null order by r.place limit 1) locker on true
   left join lateral (
     select a.pid as session, nullif(a.application_name, '') as application, a.state as session_state,
       shown_query(a.query) as session_query, a.query_start as query_began,
@@ -172,6 +182,8 @@ begin
     when facts.expires_at <= facts.asked_at then 'expired'
     when facts.run_at > facts.asked_at then 'not_due'
     when facts.spaced_until > facts.asked_at then 'spaced'
+    when facts.locked_row = 'limit_key' and facts.transaction_began <= facts.asked_at - interval '1 s'
+      then 'locked'
     when facts.limit_key is not null then 'at_key_limit'
     when facts.in_flight >= facts.in_flight_limit then 'at_limit'
     when facts.rate_free_at is not null then 'at_rate'
@@ -254,7 +266,7 @@ begin
       facts.group_rested_by),
     ('expired', facts.expires_at, null, null, null),
     ('not_due', null, facts.run_at, case when facts.attempts > 0 then facts.head_error end, null),
-    ('locked', facts.transaction_began, null, null, null),
+    ('locked', facts.transaction_began, null, facts.locked_row, null),
     ('at_key_limit', greatest(facts.run_at, facts.gated_at), null, facts.limit_key, null),
     ('at_limit', facts.run_at, null, null, null),
     ('at_rate', facts.run_at, facts.rate_free_at, null, null),

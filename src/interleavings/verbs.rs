@@ -18,8 +18,8 @@ use crate::interleavings::support::size::size;
 use crate::interleavings::support::steps::{KEEP, OPTIONS, bounds, succeeded};
 use crate::store::{Claim, ClaimOptions, HoldAnswer, begin_hold};
 
-/// The commands; `$job` stands for a job, `$queue` for its queue, `$group`, `$batch` and `$node` for
-/// names, `$home` for the queue that its dead letters come from, `$away` for another one.
+/// The commands. `$job` stands for a job, `$queue` for its queue, `$home` for the queue that its
+/// dead letters come from, and `$away` for another one.
 const VERBS: [&str; 33] = [
     "cancel($job)",
     "retry($job)",
@@ -134,7 +134,7 @@ async fn told(conn: &mut PgConnection, sql: &str) -> Value {
     ask(conn, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// What one command meets, and what is known of the jobs there.
+/// The jobs that one command meets.
 struct Cell {
     name: String,
     queue: String,
@@ -145,7 +145,7 @@ struct Cell {
     aborted: bool,
     node: String,
     subject: i64,
-    /// Of each job's content.
+    /// How often each content has succeeded.
     succeeded: BTreeMap<i64, u32>,
     mistakes: Vec<String>,
 }
@@ -572,7 +572,7 @@ async fn run_if_open(conn: &mut PgConnection, sql: &str) -> bool {
     sqlx::query(AssertSqlSafe(sql.to_owned())).execute(conn).await.is_ok()
 }
 
-/// What goes on while the command is given.
+/// A worker or receiver that is at work while the command is given.
 enum Other {
     Nothing,
     Worker(Box<Worker>),
@@ -582,6 +582,7 @@ enum Other {
 
 impl State {
     /// Brings a job into this state.
+    #[allow(clippy::too_many_lines, reason = "a line or two for each state")]
     async fn make(
         self,
         scene: &Scene,
@@ -596,7 +597,7 @@ impl State {
             Delayed => more.push_str(", '1 h'"),
             WaitsForRetry => cell.configure(conn, r#"{"max_attempts": 5}"#).await,
             Failed => {
-                cell.configure(conn, r#"{"max_attempts": 1, "out_of_attempts": "continue"}"#).await
+                cell.configure(conn, r#"{"max_attempts": 1, "out_of_attempts": "continue"}"#).await;
             }
             Halting | BehindHalt => {
                 cell.configure(conn, r#"{"max_attempts": 1, "out_of_attempts": "halt"}"#).await;
@@ -636,7 +637,7 @@ impl State {
         let mut going = Other::Nothing;
         match self {
             WaitsForRetry | Failed | Halting | BehindHalt | DeadLetter | DiscardedDeadLetter => {
-                cell.fail(conn).await
+                cell.fail(conn).await;
             }
             ByTransaction | ByLease => {
                 going = Other::Worker(Box::new(
@@ -669,7 +670,7 @@ impl State {
             ),
             _ => {}
         }
-        // What comes behind it, and beside it.
+        // A job of its group comes next, and one of another group.
         let behind = match self {
             Ungrouped => cell.enqueue(conn, &more).await,
             _ => cell.in_group(conn, &group, &more).await,
@@ -677,12 +678,12 @@ impl State {
         cell.in_group(conn, &other, &more).await;
         match self {
             ParkedWith | Parked => {
-                drop(told(conn, &format!("park('{}', '{group}')", cell.queue)).await)
+                drop(told(conn, &format!("park('{}', '{group}')", cell.queue)).await);
             }
             QueuePaused => drop(told(conn, &format!("pause('{}')", cell.queue)).await),
             GroupPaused => drop(told(conn, &format!("pause('{}', '{group}')", cell.queue)).await),
             DiscardedDeadLetter => {
-                drop(told(conn, &format!("discard_jobs(array[{first}::bigint])")).await)
+                drop(told(conn, &format!("discard_jobs(array[{first}::bigint])")).await);
             }
             Expired => {
                 let over = format!(
@@ -820,7 +821,7 @@ enum Step {
     Settled,
 }
 
-/// What a cell leaves.
+/// The tables that a cell writes to.
 const TABLES: [&str; 10] = [
     "job",
     "queue_group",

@@ -148,6 +148,19 @@ pub struct SessionInfo {
     pub blocked_by: Vec<i32>,
 }
 
+/// The row that another transaction has, of [`Reason::Locked`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LockedRow {
+    /// The job's own row, or its group's.
+    Job,
+    /// The row of the queue: with `in_flight_limit` or `rate`, claims count there.
+    Queue,
+    /// Its limit key, or what has the same hash: with `limit_per_key`, claims count there.
+    LimitKey,
+}
+
 /// The activity of a job or of a group's head, or its reason to wait.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
@@ -168,9 +181,11 @@ pub enum Reason {
         /// How far it is, if this attempt has reported it.
         progress: Option<Progress>,
     },
-    /// It is due, but a transaction that has nothing to do with a run of it has its row, or its
-    /// group's.
+    /// It is due, but a transaction that has nothing to do with a run of it has a row that its
+    /// claim needs.
     Locked {
+        /// The row.
+        row: LockedRow,
         /// For how long that transaction has been open, in seconds; 0 if the role may not see when
         /// it began.
         seconds: f64,

@@ -5,8 +5,8 @@ use chrono::{DateTime, Utc};
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{
-    BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason, SessionInfo,
-    Unserved,
+    BoundedCount, GroupExplanation, JobExplanation, LockedRow, ParkedJobs, ProcessorInfo, Reason,
+    SessionInfo, Unserved,
 };
 use crate::job::job::JobStatus;
 use crate::job::progress::Progress;
@@ -106,7 +106,14 @@ impl Facts {
                 let session = self.session.clone()?;
                 Reason::Running { attempt, seconds, processor, session, timeout_at, progress }
             }
-            "locked" => Reason::Locked { seconds, session: self.session.clone()? },
+            "locked" => {
+                let row = match why.as_deref() {
+                    None => LockedRow::Job,
+                    Some("queue") => LockedRow::Queue,
+                    Some(_) => LockedRow::LimitKey,
+                };
+                Reason::Locked { row, seconds, session: self.session.clone()? }
+            }
             "claimed" => {
                 let lease_until = until?;
                 Reason::Claimed { attempt, seconds, processor, lease_until, timeout_at, progress }

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{
-    BoundedCount, GroupExplanation, JobExplanation, ParkedJobs, ProcessorInfo, Reason, SessionInfo,
-    Unserved,
+    BoundedCount, GroupExplanation, JobExplanation, LockedRow, ParkedJobs, ProcessorInfo, Reason,
+    SessionInfo, Unserved,
 };
 use crate::job::job::JobStatus;
 use crate::job::progress::Progress;
@@ -94,7 +94,7 @@ impl fmt::Display for Reason {
                 write!(f, ", {session}")?;
                 write_timeout(f, timeout_at.as_ref())
             }
-            Self::Locked { seconds, session } => write_locked(f, *seconds, session),
+            Self::Locked { row, seconds, session } => write_locked(f, *row, *seconds, session),
             Self::Claimed { attempt, seconds, processor, lease_until, timeout_at, progress } => {
                 let (time, processor) = (in_words(*seconds), by_processor(processor.as_ref()));
                 let progress = far(progress.as_ref());
@@ -191,12 +191,22 @@ fn write_groups_before(f: &mut fmt::Formatter<'_>, before: BoundedCount) -> fmt:
     }
 }
 
-fn write_locked(f: &mut fmt::Formatter<'_>, seconds: f64, session: &SessionInfo) -> fmt::Result {
+fn write_locked(
+    f: &mut fmt::Formatter<'_>,
+    row: LockedRow,
+    seconds: f64,
+    session: &SessionInfo,
+) -> fmt::Result {
+    let row = match row {
+        LockedRow::Job => "its row or its group's",
+        LockedRow::Queue => "the row of its queue, which has a limit or a rate,",
+        LockedRow::LimitKey => "its limit key",
+    };
     if session.transaction_start.is_none() {
-        return write!(f, "is due, but a transaction has its row or its group's: {session}");
+        return write!(f, "is due, but a transaction has {row}: {session}");
     }
     let time = in_words(seconds);
-    write!(f, "is due, but a transaction has had its row or its group's for {time}, {session}")
+    write!(f, "is due, but a transaction has had {row} for {time}, {session}")
 }
 
 fn write_begun(

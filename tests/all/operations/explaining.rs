@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::explain::{GroupExplanation, JobExplanation, Reason};
+use seriatim::explain::{GroupExplanation, JobExplanation, LockedRow, Reason};
 use seriatim::testing::TestDatabase;
 use seriatim::{Client, JobError, JobStatus, NewJob, OutOfAttempts, RetryPolicy, Running};
 use sqlx::PgPool;
@@ -366,6 +366,48 @@ async fn a_queue_that_nobody_serves_and_a_worker_that_is_gone_are_told() {
         says(pool, stuck, &[gone, ". No living processor or receiver serves queue \"q\""]).await;
     assert!(matches!(seen.reason, Reason::Claimed { .. }), "{seen}");
     assert!(!client.processors(pool).await.unwrap().iter().any(|processor| processor.alive));
+}
+
+/// A claim of a queue with a limit counts by a row, which an open transaction may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_has_the_row_of_a_limit_is_named() {
+    let of_queue = "is due, but a transaction has had the row of its queue";
+    let of_key = "is due, but a transaction has had its limit key";
+    for (settings, kept, words, expected) in [
+        (
+            r#"{"in_flight_limit": 100}"#,
+            "seriatim.pause('q', null, 'forgotten')",
+            of_queue,
+            LockedRow::Queue,
+        ),
+        (
+            r#"{"rate": 100}"#,
+            r#"seriatim.configure_queue('q', '{"rate": 50}')"#,
+            of_queue,
+            LockedRow::Queue,
+        ),
+        (
+            r#"{"limit_per_key": 1}"#,
+            "seriatim.lock_limit_key('q', 'k', 1)",
+            of_key,
+            LockedRow::LimitKey,
+        ),
+    ] {
+        let database = database().await;
+        let (pool, log) = (database.pool(), Log::default());
+        by_hand(pool, format!("select seriatim.configure_queue('q', '{settings}')")).await;
+        let mut open = pool.begin().await.unwrap();
+        let kept = sqlx::AssertSqlSafe(format!("select {kept}"));
+        sqlx::query(kept).execute(&mut *open).await.unwrap();
+        let job =
+            seriatim::enqueue(pool, job_of("q", "g", "sleep").limit_key("k")).await.unwrap().id();
+        let running = start(&database, OutOfAttempts::Continue, &log).await;
+        let seen = says(pool, job, &[words, "database session", "pg_terminate_backend"]).await;
+        assert!(matches!(&seen.reason, Reason::Locked { row, .. } if *row == expected), "{seen}");
+        open.rollback().await.unwrap();
+        log.wait_for(1).await;
+        running.shutdown(Duration::ZERO).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use seriatim::FailureKind;
 use seriatim::admin::{
     BatchState, FailedFilter, FailedJob, GroupFilter, GroupSort, GroupState, OverriddenOption,
 };
-use seriatim::explain::Reason;
+use seriatim::explain::{LockedRow, Reason};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::commands::doctor::finding::{Finding, Findings};
@@ -254,11 +254,16 @@ pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> 
         for group in page.groups.iter().filter(|group| old(group.due_at)) {
             let lane =
                 session.client.explain_group(&session.pool, &queue.queue, &group.group).await?;
-            let Reason::Locked { seconds, session: by, .. } = lane.reason else { continue };
+            let Reason::Locked { row, seconds, session: by, .. } = lane.reason else { continue };
+            let what = match row {
+                LockedRow::Queue => "the row of the queue, which has a limit or a rate,",
+                LockedRow::LimitKey => "its limit key",
+                _ => "its row",
+            };
             let open = in_words(Duration::try_from_secs_f64(seconds).unwrap_or_default());
             findings.problem(
                 format!(
-                    "group {:?} of queue {:?} has been due for {}, and session {}{} has had its row \
+                    "group {:?} of queue {:?} has been due for {}, and session {}{} has had {what} \
                      in a transaction that is open for {open}",
                     group.group,
                     queue.queue,
@@ -268,6 +273,9 @@ pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> 
                 ),
                 format!("select pg_terminate_backend({}); -- or let it commit", by.pid),
             );
+            if row == LockedRow::Queue {
+                break;
+            }
         }
     }
     findings.sees_sessions(session).await?;
