@@ -839,12 +839,39 @@ impl BackgroundError {
             _ => "",
         };
         let source = std::error::Error::source(self);
-        let code = match source.and_then(|source| source.downcast_ref::<sqlx::Error>()) {
-            Some(sqlx::Error::Database(error)) => error.code().unwrap_or_default().into_owned(),
-            Some(sqlx::Error::Io(error)) => error.kind().to_string(),
-            Some(error) => format!("{:?}", std::mem::discriminant(error)),
-            None => String::new(),
-        };
-        format!("{queue} {code}")
+        format!("{queue} {}", source.map(code_of).unwrap_or_default())
+    }
+
+    /// Returns the words by which the error hook tells a state that lasts, and that each further
+    /// try reports again. `None` for the error of a job, and for what is reported once. A server
+    /// that cannot be reached is one state for all queues.
+    pub(crate) fn state(&self) -> Option<String> {
+        match self {
+            Self::Connection { .. } => Some(String::new()),
+            Self::Claim { source: sqlx::Error::Database(_), .. }
+            | Self::NotMigrated { .. }
+            | Self::Schedule { .. } => Some(self.cause()),
+            Self::Claim { .. }
+            | Self::SessionMonitor(_)
+            | Self::Presence(_)
+            | Self::Listener(_)
+            | Self::Maintenance(_)
+            | Self::StoreSchedules(_) => {
+                Some(std::error::Error::source(self).map(code_of).unwrap_or_default())
+            }
+            Self::TooSlow { activity, .. } => Some((*activity).to_owned()),
+            Self::OnShard { error, .. } => error.state(),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the words by which the causes of errors of one kind are told apart.
+fn code_of(source: &(dyn std::error::Error + 'static)) -> String {
+    match source.downcast_ref::<sqlx::Error>() {
+        Some(sqlx::Error::Database(error)) => error.code().unwrap_or_default().into_owned(),
+        Some(sqlx::Error::Io(error)) => error.kind().to_string(),
+        Some(error) => format!("{:?}", std::mem::discriminant(error)),
+        None => String::new(),
     }
 }

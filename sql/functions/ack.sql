@@ -9,12 +9,20 @@
 -- With the queue's `strict_visibility` it is stale as soon as the visibility is over; that of a job
 -- without a group counts until it is received again.
 --
+-- The result has at most 1 MiB.
+--
 -- Call it in a transaction of its own, or at the end of the caller's: what it locks, it locks until
 -- the commit.
 create or replace function ack(receipt text, result jsonb default null) returns text
 language plpgsql volatile set search_path from current {pinned} as $$
+declare
+  json constant text := result::text;
 begin
-  return settle_receipt(receipt, 'ack', result::text, null, null);
+  if octet_length(json) > {data_limit} then
+    raise exception 'the result has % bytes, at most % are allowed', octet_length(json), {data_limit}
+      using errcode = '22023', hint = 'Store it elsewhere, and ack with a reference.';
+  end if;
+  return settle_receipt(receipt, 'ack', json, null, null);
 end $$;
 
 -- Acks the jobs of receipts, as far as they are held. Returns what each receipt came to.

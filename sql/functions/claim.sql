@@ -331,11 +331,13 @@ begin
   terms.default_attempts := coalesce(queue_attempts, terms.default_attempts);
   claimed := {schema}.claim(terms, limits, behind, ungrouped_first);
   return query
-    select false, j.id, j.data::text,
+    -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.
+    select false, j.id, case when {is_small} then j.data::text end,
       -- The row of a job without a group counts it already.
       j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven,
       coalesce(j.max_attempts, queue_attempts)::integer, j.timeout_ms::bigint, j.created_at, j.run_at,
-      c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint, j.payload,
+      c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint,
+      case when {is_small} then j.payload end,
       j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, j.expires_at,
       c.token, c.disposition, c.ready_at, c.lost_by, null::text, j.snoozes
     from unnest(claimed.jobs) c join {schema}.job j on j.id = any (array[c.id]);

@@ -35,6 +35,14 @@ begin
   then
     raise exception 'a job has data or a payload, and a content type only with a payload'
       using errcode = '22023', hint = 'Pass data as JSON, or null and the payload as bytes.';
+  elsif octet_length(its_payload) > {data_limit} then
+    raise exception 'the payload of the job has % bytes, at most % are allowed',
+      octet_length(its_payload), {data_limit}
+      using errcode = '22023', hint = 'Store it elsewhere and enqueue a reference.';
+  elsif pg_column_size(its_data) > {data_limit} / 16 and octet_length(its_data::text) > {data_limit} then
+    raise exception 'the data of the job has % bytes, at most % are allowed',
+      octet_length(its_data::text), {data_limit}
+      using errcode = '22023', hint = 'Store it elsewhere and enqueue a reference.';
   elsif its_priority not between 0 and 9 then
     raise exception 'the priority is %, it must be from 0 to 9', its_priority
       using errcode = '22023', hint = 'Higher is sooner.';
@@ -58,6 +66,10 @@ begin
   elsif jsonb_typeof(enqueue.attributes) <> 'object' then
     raise exception 'the attributes are no object' using errcode = '22023',
       hint = 'Pass them as in {"color": {"DataType": "String", "StringValue": "red"}}.';
+  elsif octet_length(enqueue.attributes::text) > {attributes_limit} then
+    raise exception 'the attributes have % bytes, at most % are allowed',
+      octet_length(enqueue.attributes::text), {attributes_limit}
+      using errcode = '22023', hint = 'Put what the handler works with into the data.';
   end if;
 
   if enqueue.headers is not null then

@@ -21,8 +21,8 @@ end $$;
 --
 -- `due_in`: in how many seconds there may be something to do in each of the `queues`, from the
 -- first on. `awaits_maintenance`: whether there is maintenance to do, if `maintenance` asks for it.
--- These must not cost the presence. If a read takes long, as it passes many dead rows, the rest
--- stays unanswered, and those queues poll for themselves.
+-- These must not cost the presence. The reads end after 20 ms: later queues have no answer. A queue
+-- whose read takes long, as it passes many dead rows, polls for itself: the answer is 0.
 create or replace function heartbeat(of_processor bigint, with_key bigint, long_here boolean,
   server timestamptz, detector_lock text, queues text[], maintenance boolean,
   out held boolean, out suspected uuid[], out maybe_dead boolean, out due_in float8[],
@@ -43,25 +43,23 @@ begin
   begin
     perform set_config('lock_timeout', '50ms', true);
     began := clock_timestamp();
+    if maintenance then
+      waits := awaits_maintenance();
+      awaits_maintenance := waits or clock_timestamp() - began > interval '5 ms';
+    end if;
     foreach name in array queues loop
       at := clock_timestamp();
       next := due_in(name);
-      exit when clock_timestamp() - at > interval '5 ms';
-      due_in := due_in || next;
+      due_in := due_in || case when clock_timestamp() - at > interval '5 ms' then 0 else next end;
       exit when clock_timestamp() - began > interval '20 ms';
     end loop;
-    at := clock_timestamp();
-    if maintenance and at - began < interval '20 ms' then
-      waits := awaits_maintenance();
-      if clock_timestamp() - at < interval '5 ms' then
-        awaits_maintenance := waits;
-      end if;
-    end if;
     -- As pin_plans sets it.
     perform set_config('lock_timeout', {lock_timeout}, true);
   exception when query_canceled or others then
     -- The statement's time was over, or another transaction has locked a table.
-    null;
+    if cardinality(due_in) < cardinality(queues) then
+      due_in := due_in || 0::float8;
+    end if;
   end;
   -- One failure detector at a time: two that try the same lock would take its owner for alive.
   -- Last, as other processes wait for it.

@@ -18,7 +18,7 @@ end $$;
 
 -- Settles receipts: what acks, extends, nacks, snoozes, releases and reports have in common. `verb`
 -- is ack, extend, nack, snooze (up to `most` times), release, progress or checkpoint. `results` has
--- what acks and reports bring along. Returns what each receipt came to: done,
+-- what acks and reports bring along; a message is cut. Returns what each receipt came to: done,
 -- stale, or busy (another transaction has had its rows for half a second).
 --
 -- If a row is locked, all that this call has locked and written is rolled back before it waits:
@@ -31,6 +31,7 @@ declare
   until constant timestamptz := clock_timestamp() + interval '0.5 s';
   pause float8 := 0.005; states text[];
 begin
+  message := left(message, {message_limit});
   loop
     begin
       states := case verb

@@ -24,6 +24,7 @@ use crate::attempt::failure::{
 use crate::attempt::hold::hold;
 use crate::attempt::lost::taken_over;
 use crate::attempt::reports::{Reporter, Reports};
+use crate::job::bytes::JobData;
 use crate::job::error::{EnqueueError, ProgressError};
 use crate::job::headers::{self, Headers};
 use crate::job::job::{Enqueued, FailureKind};
@@ -561,6 +562,16 @@ impl ActiveJob {
         let context = Arc::clone(&self.context);
         let conn = self.tx().await.map_err(EnqueueError::Database)?;
         context.store.enqueue(conn, job, &context.enqueue).await
+    }
+
+    /// Reads the job's data, which the claim has left out.
+    pub(crate) async fn read_data(&mut self) -> Result<JobData, sqlx::Error> {
+        let (context, id) = (Arc::clone(&self.context), self.id);
+        if let HoldGuard::Leased(lease) = &self.guard {
+            let mut conn = lease.connect(&self.queue).await?;
+            return context.store.job_data(&mut conn, id).await;
+        }
+        context.store.job_data(self.tx().await?, id).await
     }
 
     /// Returns what says whether a first `tx()` waits for a connection now.

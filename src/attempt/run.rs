@@ -28,12 +28,14 @@ use crate::attempt::turn::{ClaimedTurn, Finished, Settled, TurnEnd, Unrecorded};
 use crate::error::BackgroundError;
 use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
+use crate::job::job_error::{JobError, storable_text};
 use crate::job::outcome::RunResult;
+use crate::job::reason::reason;
 use crate::job::waits::Waits;
 use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::{HeldJob, WorkConnection, in_short_tx};
+use crate::store::{HeldJob, WorkConnection, cannot_read, in_short_tx};
 
 /// Bounds the time that a handler has to stop after [`ActiveJob::cancelled`] resolved. With
 /// `monitor::LIMIT` it stays below the grace of a take-over.
@@ -173,7 +175,7 @@ impl ClaimedTurn {
             reference: held.reference.clone(),
             headers: held.headers.clone(),
             priority: held.priority,
-            content_type: held.data.content_type().map(str::to_owned),
+            content_type: held.content_type.clone(),
             created_at: held.created_at,
             run_at: held.run_at,
             waits: self.facts.as_ref().map_or_else(Waits::default, |facts| facts.waits),
@@ -342,6 +344,17 @@ impl ClaimedTurn {
 
     /// Runs the layers and the handler, in the attempt's span.
     async fn run_handler(&self, job: &mut ActiveJob, held: &HeldJob) -> RunResult {
+        let read;
+        let data = match &held.data {
+            Some(data) => data,
+            None => match job.read_data().await {
+                Ok(data) => {
+                    read = data;
+                    &read
+                }
+                Err(error) => return unread(error),
+            },
+        };
         let span = self.facts.as_ref().map_or_else(Span::none, |facts| facts.span());
         let layers = &*self.queue.hooks.layers;
         for layer in layers {
@@ -349,9 +362,9 @@ impl ClaimedTurn {
         }
         let handler = &*self.queue.handler;
         let ended = if layers.is_empty() {
-            handler.run(job, &held.data).instrument(span).await
+            handler.run(job, data).instrument(span).await
         } else {
-            Next::new(layers, handler, &held.data).run(job).instrument(span).await.0
+            Next::new(layers, handler, data).run(job).instrument(span).await.0
         };
         // Its words are made here, where a panic is the attempt's.
         ended.unwrap_or_else(RunResult::from)
@@ -475,6 +488,15 @@ impl ClaimedTurn {
             report_lost_hold(&self.context, &self.queue.name, self.claim.job, result);
         }
     }
+}
+
+/// Returns how an attempt ends whose data could not be read.
+fn unread(error: sqlx::Error) -> RunResult {
+    if cannot_read(&error) {
+        let message = format!("the data of the job cannot be read: {}", reason(&error));
+        return RunResult::Broken(FailureKind::Data, storable_text(&message));
+    }
+    RunResult::from(JobError::retry(error))
 }
 
 /// Resolves after the limit; never if it is `None`.

@@ -8,7 +8,7 @@ use sqlx::{PgPool, Postgres};
 use crate::error::MigrateError;
 use crate::job::error::NameError;
 use crate::job::name;
-use crate::job::new_job::{EnqueueSettings, NewJob};
+use crate::job::new_job::{DATA_LIMIT, DATA_MOST, EnqueueSettings, NewJob};
 use crate::job::shard::ShardId;
 use crate::store::Store;
 
@@ -38,7 +38,7 @@ pub struct Client {
 impl Default for Client {
     /// Returns a client for the schema `seriatim`, with data up to 1 MiB and wake-ups.
     fn default() -> Self {
-        let enqueue = EnqueueSettings { data_limit: 1024 * 1024, notify: true, layers: Vec::new() };
+        let enqueue = EnqueueSettings { data_limit: DATA_LIMIT, notify: true, layers: Vec::new() };
         let store = Store::default_schema();
         Self { store, enqueue, without_data: false }
     }
@@ -55,11 +55,13 @@ impl Client {
         Ok(Self { store: Arc::new(Store::new(schema)), ..Self::default() })
     }
 
-    /// Limits the data of a job, in bytes of JSON or raw bytes, and its result. Default 1 MiB. It
-    /// holds for enqueues and acks through this client, and for the outputs of handlers of a
-    /// processor that has this [`client`](crate::ProcessorBuilder::client); not for SQL functions.
+    /// Limits the data of a job, in bytes of JSON or raw bytes, and its result. Default 1 MiB; more
+    /// than 256 MiB count as 256 MiB. It holds for enqueues through this client, and for the outputs
+    /// of handlers of a processor that has this [`client`](crate::ProcessorBuilder::client). SQL
+    /// functions, schedules, the follow-ups of batches and the results of acks keep to 1 MiB, unless
+    /// this is less.
     pub fn data_limit(mut self, bytes: usize) -> Self {
-        self.enqueue.data_limit = bytes;
+        self.enqueue.data_limit = bytes.min(DATA_MOST);
         self
     }
 

@@ -7,7 +7,7 @@ use crate::client::client::Client;
 use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, NewJob};
-use crate::store::{begin_send, check, end_send, refused};
+use crate::store::{begin_send, check, check_call, end_send, refused};
 
 impl Client {
     /// Enqueues one job: on a pool, on a connection, or in the caller's transaction (`&mut *tx`).
@@ -28,11 +28,12 @@ impl Client {
         self.store.enqueue(executor, job, &self.enqueue).await
     }
 
-    /// Enqueues any number of jobs in one statement, all or none. Returns the results in the order
-    /// of the jobs.
+    /// Enqueues any number of jobs in one statement, all or none. Together they have at most 256
+    /// MiB. Returns the results in the order of the jobs.
     ///
     /// # Errors
-    /// As [`enqueue`](Self::enqueue); the error names the job by its position.
+    /// As [`enqueue`](Self::enqueue); the error names the job by its position. Also
+    /// [`EnqueueError::CallTooLarge`].
     pub async fn enqueue_many(
         &self,
         executor: impl PgExecutor<'_>,
@@ -53,12 +54,12 @@ impl Client {
         enqueued
     }
 
-    /// Enqueues those of many jobs that pass their checks, in one statement. Returns the results in
-    /// the order of the jobs: a job that fails its checks gets its error and does not hold up the
-    /// others.
+    /// Enqueues those of many jobs that pass their checks, in one statement. Together they have at
+    /// most 256 MiB. Returns the results in the order of the jobs: a job that fails its checks gets
+    /// its error and does not hold up the others.
     ///
     /// # Errors
-    /// [`EnqueueError::Database`]; nothing was written then.
+    /// [`EnqueueError::Database`] or [`EnqueueError::CallTooLarge`]; nothing was written then.
     pub async fn enqueue_batch(
         &self,
         executor: impl PgExecutor<'_>,
@@ -98,6 +99,7 @@ impl Client {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
+        check_call(&jobs)?;
         let inserted = self.store.insert_jobs(executor, jobs, self.enqueue.notify).await;
         inserted.map_err(refused)
     }

@@ -19,6 +19,7 @@ use crate::client::client::Client;
 use crate::job::headers;
 use crate::job::job_error::storable_text;
 use crate::job::json::{has_nul, optional_bytes};
+use crate::job::new_job::DATA_LIMIT;
 use crate::job::progress::checkpoint_json;
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
@@ -419,16 +420,14 @@ impl Client {
         if has_nul(&result) {
             return Err(nul_refusal(&format!("the result of job {}", receipt.job)));
         }
-        let (size, limit) = (result.len(), self.enqueue.data_limit);
+        let (size, limit) = (result.len(), self.enqueue.data_limit.min(DATA_LIMIT));
         if size > limit {
             let job = receipt.job;
             return Err(ReceiveError::Refused {
                 message: format!(
                     "the result of job {job} has {size} bytes, at most {limit} are allowed"
                 ),
-                hint: String::from(
-                    "Store it elsewhere, or raise the limit with Client::data_limit.",
-                ),
+                hint: String::from("Store it elsewhere, and ack with a reference."),
             });
         }
         self.end_received(executor, receipt, Some(&result)).await

@@ -11,7 +11,7 @@ use crate::job::error::BatchError;
 use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
 use crate::job::name;
-use crate::job::new_job::{EnqueueSettings, NewJob};
+use crate::job::new_job::{DATA_LIMIT, EnqueueSettings, NewJob};
 use crate::job::stored_job::stored_job;
 use crate::job::words::{clock_time, counted};
 
@@ -76,7 +76,7 @@ impl NewBatch {
             layer(&mut follow_up);
         }
         let wrong = |mistake: String| BatchError::FollowUp { batch: name.clone(), mistake };
-        let job = follow_up.check(None, settings.data_limit);
+        let job = follow_up.check(None, settings.data_limit.min(DATA_LIMIT));
         let job = job.map_err(|error| wrong(error.to_string()))?;
         let (queue, group) = (job.queue.clone(), job.group.clone());
         let job = stored_job(job).map_err(|mistake| wrong(mistake.to_owned()))?;

@@ -106,13 +106,6 @@ impl fmt::Debug for JobData {
 }
 
 impl JobData {
-    pub(crate) fn content_type(&self) -> Option<&str> {
-        match self {
-            Self::Json(_) => None,
-            Self::Bytes { content_type, .. } => content_type.as_deref(),
-        }
-    }
-
     /// Decodes into the handler's type. An error says which type, and what is wrong where, without
     /// the data.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {

@@ -108,6 +108,16 @@ pub enum EnqueueError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The jobs of a call have too much data for one statement.
+    #[error(
+        "the jobs of the call have {size} bytes, at most {limit} are allowed: split the call, in one transaction if all or none must be written"
+    )]
+    CallTooLarge {
+        /// The size of all jobs in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// The data has a NUL character in a string, which `PostgreSQL`'s `jsonb` cannot hold.
     #[error(
         "the data of {} has a NUL character (\\u0000) in a string, which jsonb cannot hold: remove or encode it", the_job(*index)
@@ -173,6 +183,7 @@ impl EnqueueError {
             Self::OutOfRange { .. } => "out_of_range",
             Self::BatchSealed { .. } => "batch_sealed",
             Self::NoSuchBatch { .. } => "no_such_batch",
+            Self::CallTooLarge { .. } => "call_too_large",
             Self::Database(_) => "database",
         }
     }

@@ -176,14 +176,16 @@ fn waited_for_a_pool(error: &(dyn StdError + 'static)) -> bool {
     matches!(error.downcast_ref::<sqlx::Error>(), Some(sqlx::Error::PoolTimedOut))
 }
 
+/// Bounds the message of a failure, in characters: more is cut.
+pub(crate) const MESSAGE_LIMIT: usize = 4_000;
+
 /// Returns an error's message as `jsonb` can hold it, cut to 4,000 characters.
 pub(crate) fn storable(error: &(dyn StdError + 'static)) -> String {
     storable_text(&words_of(error))
 }
 
 pub(crate) fn storable_text(text: &str) -> String {
-    const LIMIT: usize = 4_000;
-    text.chars().take(LIMIT).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
+    text.chars().take(MESSAGE_LIMIT).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
 }
 
 impl<E: StdError + Send + Sync + 'static> From<E> for JobError {

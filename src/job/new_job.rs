@@ -159,10 +159,19 @@ impl Dedup {
 /// Completes a job before it is checked.
 pub(crate) type EnqueueLayer = Arc<dyn Fn(&mut NewJob) + Send + Sync>;
 
+/// Bounds the data of a job by default, and always in the SQL functions and in what is stored to be
+/// enqueued later. Also the result of an ack.
+pub(crate) const DATA_LIMIT: usize = 1024 * 1024;
+/// The largest limit of a client, and the most data of one call: PostgreSQL takes and gives no value
+/// of 1 GiB, and writes a byte in up to four.
+pub(crate) const DATA_MOST: usize = 256 * 1024 * 1024;
+/// Bounds the attributes of a job as JSON: those of an SQS message, written in base64, fit.
+pub(crate) const ATTRIBUTES_LIMIT: usize = 2 * DATA_LIMIT;
+
 /// The settings of a client for its enqueues.
 #[derive(Clone)]
 pub(crate) struct EnqueueSettings {
-    /// Bounds the data of a job, in bytes.
+    /// Bounds the data of a job, in bytes: at most [`DATA_MOST`].
     pub(crate) data_limit: usize,
     /// Whether idle workers are woken.
     pub(crate) notify: bool,
@@ -559,6 +568,11 @@ fn check_attributes(
         return Ok(None);
     }
     let json = Value::Object(attributes).to_string();
+    if json.len() > ATTRIBUTES_LIMIT {
+        let (field, value) = ("attributes", format!("{} bytes", json.len()));
+        let range = "2097152 bytes as JSON at most";
+        return Err(EnqueueError::OutOfRange { index, field, value, range });
+    }
     if has_nul(&json) {
         let (field, value) = ("attributes", String::from("a text with NUL"));
         let range = "without NUL";
@@ -589,6 +603,27 @@ pub(crate) struct CheckedJob {
     pub(crate) dedup_id: Option<String>,
     pub(crate) dedup_by_content: bool,
     pub(crate) batch: Option<i64>,
+}
+
+impl CheckedJob {
+    /// Returns about how many bytes the job has in the statement that inserts it.
+    pub(crate) fn size(&self) -> usize {
+        let data = match &self.content {
+            JobData::Json(text) => text.len(),
+            JobData::Bytes { bytes, .. } => bytes.len(),
+        };
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let texts = [
+            &self.group,
+            &self.limit_key,
+            &self.name,
+            &self.reference,
+            &self.headers,
+            &self.attributes,
+            &self.dedup_id,
+        ];
+        data + self.queue.len() + texts.into_iter().map(len).sum::<usize>()
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::cron::{CronMistake, CronTimes};
 use crate::job::error::ScheduleError;
 use crate::job::name;
-use crate::job::new_job::NewJob;
+use crate::job::new_job::{DATA_LIMIT, NewJob};
 use crate::job::stored_job::stored_job;
 
 /// How late a due time may be that [`Missed::Skip`] does not skip.
@@ -197,7 +197,9 @@ impl Schedule {
             return Err(ScheduleError::NoJob { schedule: name });
         };
         let wrong = |mistake: String| ScheduleError::Job { schedule: name.clone(), mistake };
-        let job = job.check(None, data_limit).map_err(|error| wrong(error.to_string()))?;
+        let job = job
+            .check(None, data_limit.min(DATA_LIMIT))
+            .map_err(|error| wrong(error.to_string()))?;
         let (queue, group) = (job.queue.clone(), job.group.clone());
         let job = stored_job(job).map_err(|mistake| wrong(mistake.to_owned()))?;
         Ok(CheckedSchedule { name, queue, group, job, timing, times, missed, overlap })

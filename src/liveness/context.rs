@@ -12,7 +12,7 @@ use crate::job::caught::caught;
 use crate::job::new_job::EnqueueSettings;
 use crate::job::shard::ShardId;
 use crate::liveness::leases::Leases;
-use crate::liveness::log_throttle::LogThrottle;
+use crate::liveness::log_throttle::{HookThrottle, LogThrottle};
 use crate::liveness::pooler_state::PoolerState;
 use crate::liveness::read_only::ReadOnly;
 use crate::liveness::schema_gate::SchemaGate;
@@ -58,6 +58,7 @@ pub(crate) struct Context {
     pub(crate) deadline: OnceLock<Duration>,
     on_error: Option<ErrorHook>,
     log_throttle: LogThrottle,
+    hook_throttle: HookThrottle,
     read_only: Mutex<ReadOnly>,
     /// Since when the server has given no connection for claims.
     away: Mutex<Option<Instant>>,
@@ -93,6 +94,7 @@ impl Context {
             deadline: OnceLock::new(),
             on_error,
             log_throttle: LogThrottle::default(),
+            hook_throttle: HookThrottle::default(),
             read_only: Mutex::default(),
             away: Mutex::default(),
             exhausted_pool: Mutex::default(),
@@ -127,7 +129,7 @@ impl Context {
     }
 
     /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
-    /// once a minute for each cause. A read-only server is reported only once: every part of the
+    /// once a minute for each cause. The hook gets a state that lasts less and less often. A read-only server is reported only once: every part of the
     /// processor meets it at each try.
     pub(crate) fn report(&self, error: BackgroundError) {
         if is_of_read_only(&error) {
@@ -196,7 +198,9 @@ impl Context {
                 }
             });
         }
-        if let Some(hook) = &self.on_error {
+        if let Some(hook) = &self.on_error
+            && self.hook_throttle.admit(&error, Instant::now())
+        {
             let error = match self.shard {
                 None => error,
                 Some(shard) => BackgroundError::OnShard { shard, error: Box::new(error) },

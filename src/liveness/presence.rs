@@ -176,7 +176,8 @@ impl PresenceKeeper<'_> {
             if let Some(session) = &session {
                 leases.are_on(session.server);
             }
-            next = leases.next_extension().map_or(next, |at| next.min(at.max(now + RETRY / 5)));
+            let soonest = now + if session.is_some() { RETRY / 5 } else { RETRY };
+            next = leases.next_extension().map_or(next, |at| next.min(at.max(soonest)));
         }
         if let Some(Session { mut conn, .. }) = session {
             let leave = async {

@@ -1,14 +1,16 @@
 //! Polls all idle queues of a process, and its maintenance, in one statement, sent with the
 //! presence heartbeat.
 //!
-//! Gain: a process without work sends two statements a second, whatever the number of its queues,
-//! and one in 25 s for each queue (`idle::*`). A queue that is not polled in time (`LATE`) polls
-//! for itself. So does a worker whose interval is below `SHORTEST`, that has no presence, or whose
+//! Gain: a process without work sends two statements a second, whatever the number of its queues.
+//! Each queue also polls for itself once in 25 s, and all of them at most four times a second
+//! (`idle::*`). So does a worker whose interval is below `SHORTEST`, that has no presence, or whose
 //! last claim did not read all or read past many dead rows.
 //!
-//! A shared poll must not endanger the presence: a heartbeat gives a queue 5 ms and all queues
-//! 20 ms. After one that took `SLOW`, or had no answer, all workers poll for themselves for `REST`.
-//! It decides nothing: a claim reads again (`interleavings::presence`).
+//! A shared poll must not endanger the presence: a heartbeat reads for all queues for 20 ms. If
+//! there are more queues than that, the ones polled least recently come first, and a round takes
+//! several heartbeats. After a slow poll the next one is smaller and later. As long as heartbeats
+//! are answered, no queue polls for itself because of that: many queues would only make it worse.
+//! The poll decides nothing: a claim reads again (`interleavings::presence`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +27,20 @@ const EARLY: Duration = Duration::from_millis(250);
 /// How long to wait for an overdue poll. Callers vary it a little, so that not all poll at the same
 /// time.
 pub(crate) const LATE: Duration = Duration::from_millis(100);
-/// A poll that takes longer, or has no answer, endangers the presence: all poll for themselves for
-/// `REST`.
+/// Bounds the queues of one poll.
+const FEWEST: usize = 16;
+const MOST: usize = 512;
+/// A poll of more than `FEWEST` queues that takes longer endangers the presence: the next one has
+/// half as many, and one heartbeat has none.
 const SLOW: Duration = Duration::from_millis(250);
-const REST: Duration = Duration::from_secs(5);
+/// How long heartbeats have no poll after one without an answer.
+const REST: Duration = Duration::from_secs(1);
+/// Without heartbeats for so long there is no presence, and each queue polls for itself.
+const NO_PRESENCE: Duration = Duration::from_secs(5);
+/// How much later each further queue makes the polls of those that poll for themselves.
+const SPREAD: Duration = Duration::from_millis(5);
+/// The time between two polls of any queues for themselves while the shared poll works.
+const OWN_POLLS: Duration = Duration::from_millis(300);
 
 /// A target of the shared poll.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,8 +59,10 @@ pub(crate) struct SharedPoll {
 struct Registrations {
     /// When the last poll began.
     last: Option<Instant>,
-    /// A poll has been sent and has no answer yet.
-    answer_due: bool,
+    /// The number of queues of a poll that has no answer yet.
+    asked: Option<usize>,
+    /// How many queues a poll may have: `FEWEST` and as many as `room` more.
+    room: usize,
     /// Nothing is polled until then.
     rests_until: Option<Instant>,
     registered: HashMap<PollTarget, Registration>,
@@ -75,8 +89,8 @@ pub(crate) struct PollHandle {
 
 impl SharedPoll {
     /// Registers a target to be polled every `interval`, counted from the caller's own poll at
-    /// `now`. A poll is waited for until it is `late`. `None` if the heartbeats are not that
-    /// frequent.
+    /// `now`. A poll is waited for until it is `late`. `None` without heartbeats, or if they are not
+    /// that frequent.
     pub(crate) fn register(
         self: &Arc<Self>,
         target: PollTarget,
@@ -85,8 +99,8 @@ impl SharedPoll {
         late: Duration,
     ) -> Option<PollHandle> {
         let mut registrations = self.registrations();
-        let polls = registrations.last.is_some_and(|last| now < last + SHORTEST + EARLY);
-        if !polls || registrations.is_resting(now) || interval < SHORTEST {
+        let polls = registrations.last.is_some_and(|last| now < last + NO_PRESENCE);
+        if !polls || interval < SHORTEST {
             return None;
         }
         let changed = Arc::default();
@@ -102,29 +116,46 @@ impl SharedPoll {
         Some(PollHandle { shared_poll: Arc::clone(self), target, changed })
     }
 
+    /// Returns how long a queue waits for a poll that is late: longer if there are many queues, so
+    /// that they do not all poll for themselves at the same time.
+    pub(crate) fn late(&self) -> Duration {
+        let queues = u32::try_from(self.registrations().registered.len()).unwrap_or(u32::MAX);
+        (LATE + SPREAD.saturating_mul(queues)).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// Returns how often a queue polls for itself at least, although the shared poll works.
+    pub(crate) fn own_poll(&self, longest: Duration) -> Duration {
+        let queues = u32::try_from(self.registrations().registered.len()).unwrap_or(u32::MAX);
+        longest.max(OWN_POLLS.saturating_mul(queues))
+    }
+
     /// Returns the targets of a poll that begins now: queues, and whether to poll for maintenance.
     pub(crate) fn targets(&self, now: Instant) -> (Vec<String>, bool) {
         let mut registrations = self.registrations();
-        if std::mem::take(&mut registrations.answer_due) {
+        if registrations.asked.take().is_some() {
             // The last poll had no answer.
+            registrations.room = 0;
             registrations.rests_until = Some(now + REST);
         }
-        if registrations.is_resting(now) {
+        if registrations.rests_until.is_some_and(|until| now < until) {
             return (Vec::new(), false);
         }
-        let wanted = |target| {
-            registrations
-                .registered
-                .get(target)
-                .is_some_and(|registered| registered.at <= now + EARLY)
-        };
-        let queues = registrations.registered.keys().filter_map(|target| match target {
-            PollTarget::Queue(name) => wanted(target).then(|| name.clone()),
-            PollTarget::Maintenance => None,
-        });
-        let targets = (queues.collect::<Vec<_>>(), wanted(&PollTarget::Maintenance));
-        registrations.answer_due = !targets.0.is_empty() || targets.1;
-        targets
+        let wanted = |registered: &Registration| registered.at <= now + EARLY;
+        let mut queues: Vec<(Instant, &String)> = registrations
+            .registered
+            .iter()
+            .filter_map(|(target, registered)| match target {
+                PollTarget::Queue(name) => wanted(registered).then_some((registered.at, name)),
+                PollTarget::Maintenance => None,
+            })
+            .collect();
+        queues.sort_unstable();
+        queues.truncate(FEWEST + registrations.room);
+        let queues: Vec<String> = queues.into_iter().map(|(_, name)| name.clone()).collect();
+        let maintenance =
+            registrations.registered.get(&PollTarget::Maintenance).is_some_and(wanted);
+        registrations.asked = (!queues.is_empty() || maintenance).then_some(queues.len());
+        (queues, maintenance)
     }
 
     /// Records the answers of a poll from `began` to `now`: when each target may have something to
@@ -137,15 +168,23 @@ impl SharedPoll {
     ) {
         let mut registrations = self.registrations();
         registrations.last = Some(began);
-        if std::mem::take(&mut registrations.answer_due) && now > began + SLOW {
-            registrations.rests_until = Some(now + REST);
+        if let Some(asked) = registrations.asked.take() {
+            if now <= began + SLOW {
+                registrations.room = (registrations.room * 2 + FEWEST).min(MOST - FEWEST);
+            } else if asked > FEWEST {
+                registrations.room = (asked / 2).saturating_sub(FEWEST);
+                registrations.rests_until = Some(now + SHORTEST);
+            }
         }
         for (target, due_in) in found {
             if let Some(registered) = registrations.registered.get_mut(&target) {
                 // The registration may be younger than the poll.
                 registered.at = registered.at.max(began + registered.interval);
-                registered.due = due_in.and_then(|due_in| began.checked_add(due_in));
-                registered.changed.notify_one();
+                let due = due_in.and_then(|due_in| began.checked_add(due_in));
+                let before = std::mem::replace(&mut registered.due, due);
+                if due.or(before).is_some() {
+                    registered.changed.notify_one();
+                }
             }
         }
     }
@@ -156,24 +195,20 @@ impl SharedPoll {
     }
 }
 
-impl Registrations {
-    fn is_resting(&self, now: Instant) -> bool {
-        self.rests_until.is_some_and(|until| now < until)
-    }
-}
-
 impl PollHandle {
     /// Returns when the caller has to poll for itself, as long as nothing changes.
     pub(crate) fn poll_at(&self) -> Instant {
         let registrations = self.shared_poll.registrations();
         let registered = registrations.registered.get(&self.target);
         registered.map_or_else(Instant::now, |registered| {
-            let overdue = registered.at + registered.late;
+            // While heartbeats are answered, its turn comes.
+            let next = registrations.last.map_or(registered.at, |last| last + SHORTEST);
+            let overdue = registered.at.max(next) + registered.late;
             registered.due.map_or(overdue, |due| due.min(overdue))
         })
     }
 
-    /// Waits for the answer of a poll.
+    /// Waits for a poll that changes when the caller has to poll.
     ///
     /// # Cancel safety
     /// Cancel safe: an answer that comes meanwhile is not missed.

@@ -219,7 +219,8 @@ impl ProcessorBuilder {
 
     /// Sets a hook that is called with every error that no caller gets. They go to `tracing` as
     /// well: each cause at once, and then at most once a minute, with the number of those that were
-    /// left out. The hook gets each error. It must not block.
+    /// left out. The hook gets each error of a job. A state that lasts, such as a server that is
+    /// away, it gets at once, then after 1 s, 2 s, 4 s and each further 8 s. It must not block.
     pub fn on_error(mut self, hook: impl Fn(&BackgroundError) + Send + Sync + 'static) -> Self {
         self.config.on_error = Some(Arc::new(hook));
         self

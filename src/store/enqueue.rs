@@ -14,7 +14,7 @@ use tracing::field::display;
 use crate::job::bytes::JobData;
 use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
-use crate::job::new_job::{CheckedJob, EnqueueSettings, NewJob};
+use crate::job::new_job::{CheckedJob, DATA_MOST, EnqueueSettings, NewJob};
 use crate::job::redact::redact_detail;
 use crate::metrics::enqueueing::Enqueueing;
 use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
@@ -392,6 +392,17 @@ pub(crate) fn check(
         enqueueing.record_refused();
     }
     checked
+}
+
+/// Checks that a statement can take so many jobs.
+pub(crate) fn check_call(jobs: &[CheckedJob]) -> Result<(), EnqueueError> {
+    let size = jobs.iter().map(CheckedJob::size).sum();
+    if size > DATA_MOST {
+        let enqueueing = Enqueueing::new(jobs.iter().map(|job| &*job.queue));
+        enqueueing.record_refused();
+        return Err(EnqueueError::CallTooLarge { size, limit: DATA_MOST });
+    }
+    Ok(())
 }
 
 impl Store {

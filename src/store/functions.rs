@@ -13,7 +13,9 @@ use crate::job::counts::QueueCounts;
 use crate::job::explanation::BoundedCount;
 use crate::job::headers;
 use crate::job::job::Job;
+use crate::job::job_error::MESSAGE_LIMIT;
 use crate::job::name;
+use crate::job::new_job::{ATTRIBUTES_LIMIT, DATA_LIMIT};
 use crate::job::outcome::{EXHAUSTED, EXPIRED, SNOOZED_OUT};
 use crate::job::progress;
 use crate::job::queue_options::{QueueOptions, SNOOZE_LIMIT};
@@ -27,6 +29,7 @@ use crate::store::fragments::{
     QUEUED_AGAIN, RESTART_GRACE, TIMELINE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
     claimed_count, claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
 };
+use crate::store::hold::{LARGE, is_small};
 use crate::store::names::Names;
 
 /// When a receive reads a group again whose head another transaction has locked.
@@ -136,7 +139,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 67] {
+fn constants() -> [(&'static str, String); 71] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -149,6 +152,10 @@ fn constants() -> [(&'static str, String); 67] {
         ("{lost}", quoted(LOST)),
         ("{job_bytes}", JOB_BYTES.into()),
         ("{claim_bytes}", CLAIM_BYTES.to_string()),
+        ("{is_small}", is_small("j", &format!("limits.bytes / {LARGE}"))),
+        ("{data_limit}", DATA_LIMIT.to_string()),
+        ("{attributes_limit}", ATTRIBUTES_LIMIT.to_string()),
+        ("{message_limit}", MESSAGE_LIMIT.to_string()),
         ("{free_group}", free_group()),
         ("{free_job}", FREE_JOB.into()),
         ("{requeued}", requeued()),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::job::bytes::JobData;
 use crate::job::headers::{self, Headers};
 use crate::job::waits::WaitsAtClaim;
-use crate::store::claim::Claim;
+use crate::store::claim::{CLAIM_BYTES, Claim};
 use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, no_limit_left, no_transaction_timeout, notice};
@@ -58,6 +58,9 @@ statements! {
         &[("columns", &held_columns(names, "false", "0")), ("xid", XID), ("claimed", CLAIMED)],
     );
 
+    /// Data that the claim has left out.
+    JOB_DATA = |names| names.sql("select j.data::text, j.payload, j.content_type from {job} j where j.id = $1");
+
     /// A plain read: only another token, or no row, says that a claim is lost.
     GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
     UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
@@ -102,23 +105,39 @@ const FOLLOWED: &str = "exists(
 /// the number of attempts that its row does not count yet.
 pub(crate) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
     names.sql_with(
-        "job.id, job.data::text, job.attempts + {running}, job.attempts_forgiven,
+        "job.id, case when {is_small} then job.data::text end, job.attempts + {running}, job.attempts_forgiven,
         coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),
         job.timeout_ms, job.created_at, job.run_at,
         exists(select 1 from {cancel_request} r where r.job_id = job.id),
         {followed},
         pg_backend_pid(),
         (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
-        job.lease_ms, job.payload, job.content_type, job.name, job.reference, job.priority, job.headers::text,
+        job.lease_ms, case when {is_small} then job.payload end, job.content_type, job.name, job.reference, job.priority, job.headers::text,
         job.snoozes",
-        &[("followed", followed), ("running", running)],
+        &[
+            ("followed", followed),
+            ("running", running),
+            ("is_small", &is_small("job", &(CLAIM_BYTES / LARGE).to_string())),
+        ],
     )
+}
+
+/// The part of a claim's bytes above which a job's data is left out of its answer. The job's attempt
+/// reads such data: no other job waits for it, and if it cannot be read, that is a failure of this
+/// attempt.
+pub(crate) const LARGE: u64 = 16;
+
+/// Whether the data of a row has at most so many bytes. It reads no data that is stored apart.
+pub(crate) fn is_small(row: &str, bytes: &str) -> String {
+    format!("coalesce(octet_length({row}.payload), pg_column_size({row}.data)) <= {bytes}")
 }
 
 /// A job that this session holds.
 #[derive(Debug)]
 pub(crate) struct HeldJob {
-    pub(crate) data: JobData,
+    /// `None`: the claim has left it out, and the attempt reads it.
+    pub(crate) data: Option<JobData>,
+    pub(crate) content_type: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) priority: u8,
@@ -302,6 +321,19 @@ impl Store {
         Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)?, server: None })
     }
 
+    /// Reads the data of a job that the claim has left out. Locks nothing.
+    pub(crate) async fn job_data(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+    ) -> Result<JobData, sqlx::Error> {
+        let row = self.query(&JOB_DATA).bind(job).fetch_one(conn).await?;
+        Ok(match row.try_get(1)? {
+            Some(bytes) => JobData::Bytes { content_type: row.try_get(2)?, bytes },
+            None => JobData::Json(row.try_get(0)?),
+        })
+    }
+
     /// Returns whether the token still stands.
     pub(crate) async fn is_ours(
         &self,
@@ -341,12 +373,14 @@ pub(crate) fn headers(row: &PgRow, column: usize) -> Result<Headers, sqlx::Error
 pub(crate) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let content_type: Option<String> = row.try_get(15)?;
     let data = match row.try_get(14)? {
-        Some(bytes) => JobData::Bytes { content_type: row.try_get(15)?, bytes },
-        None => JobData::Json(row.try_get(2)?),
+        Some(bytes) => Some(JobData::Bytes { content_type: content_type.clone(), bytes }),
+        None => row.try_get::<Option<_>, _>(2)?.map(JobData::Json),
     };
     Ok(HeldJob {
         data,
+        content_type,
         name: row.try_get(16)?,
         reference: row.try_get(17)?,
         priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),

@@ -42,7 +42,7 @@ pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use admin::schedules::Firing;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart, Unread};
-pub(crate) use enqueue::{check, refused};
+pub(crate) use enqueue::{check, check_call, refused};
 pub(crate) use fragments::{RESTART_GRACE, TIMELINE};
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;
@@ -57,8 +57,8 @@ pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
     FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits, begin_hold,
-    begin_short, cannot_check, gave_up_waiting, in_short_tx, in_tx, is_read_only, keep_open,
-    note_handlers_session, notice_lost_clients,
+    begin_short, cannot_check, cannot_read, gave_up_waiting, in_short_tx, in_tx, is_read_only,
+    keep_open, note_handlers_session, notice_lost_clients,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::keep::KeepFinished;

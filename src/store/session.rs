@@ -216,6 +216,15 @@ pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Returns whether the server could not read or send a value: it is too large, it is broken, or
+/// there is no memory for it.
+pub(crate) fn cannot_read(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| {
+        code == "53200" || ["22", "54", "XX"].contains(&&code[..2.min(code.len())])
+    })
+}
+
 /// 55P03: the statement was about to wait for a lock. Its transaction has to begin anew.
 pub(crate) fn gave_up_waiting(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).is_some_and(|code| code == "55P03")

@@ -15,7 +15,7 @@ use crate::job::stall::Activity;
 use crate::liveness::context::is_of_read_only;
 use crate::liveness::side_pool::why_none;
 use crate::slots::queue_slots::ReservedSlots;
-use crate::store::{ClaimAnswer, ClaimOptions, gave_up_waiting};
+use crate::store::{ClaimAnswer, ClaimOptions, cannot_read, gave_up_waiting};
 use crate::worker::orphans;
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::{BACKOFF, KEEP_SLOTS, WorkerState};
@@ -271,6 +271,11 @@ impl Worker {
                 Ok(Some((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at)))
             }
             failed => {
+                if let Ok(Err(error)) = &failed
+                    && cannot_read(error)
+                {
+                    state.cursor.leave_data_out();
+                }
                 if self.leased() {
                     state.orphan_checks = orphans::from(Instant::now());
                 }

@@ -41,6 +41,10 @@ const PASS_RESTS: (u32, Duration) = (5, Duration::from_secs(2));
 /// window.
 const PRIORITIZED: Duration = Duration::from_mins(1);
 
+/// How long claims bring no data after one that the server could not read. The job that it is of
+/// comes to be the first meanwhile, or the next claim fails as well.
+const UNREADABLE: Duration = Duration::from_secs(1);
+
 /// Bounds the halvings of a claim: the smallest brings one job, or 4 kB.
 const HALVINGS: u32 = 10;
 
@@ -53,6 +57,9 @@ pub(crate) struct ClaimCursor {
     /// How often the next claim is halved, in jobs and in bytes: once for each that timed out, less
     /// once for each that did not.
     halvings: u32,
+    /// Until when claims bring one job each, and no data, as the server could not read the data of
+    /// one.
+    unreadable_until: Option<Instant>,
     /// True if the last read from the beginning was long. A single one may have had its statements
     /// planned.
     long: bool,
@@ -92,7 +99,16 @@ impl ClaimCursor {
         let ungrouped_first = self.ungrouped_first;
         self.ungrouped_first = !ungrouped_first;
         let from = self.scan_start();
-        ClaimBounds::new(jobs, self.halvings, ungrouped_first, from)
+        let bounds = ClaimBounds::new(jobs, self.halvings, ungrouped_first, from);
+        match self.unreadable_until {
+            Some(until) if Instant::now() < until => ClaimBounds { bytes: 1, ..bounds },
+            _ => bounds,
+        }
+    }
+
+    /// Leaves the data of jobs to their attempts for a while: this claim could not read that of one.
+    pub(crate) fn leave_data_out(&mut self) {
+        self.unreadable_until = Some(Instant::now() + UNREADABLE);
     }
 
     /// Halves the next claim, as this one timed out. Returns whether it is the first in a row.

@@ -14,15 +14,15 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::turn::TurnEnd;
 use crate::job::stall::Activity;
-use crate::liveness::shared_poll::{LATE, PollHandle, PollTarget};
+use crate::liveness::shared_poll::{PollHandle, PollTarget};
 use crate::worker::state::WorkerState;
 use crate::worker::worker::Worker;
 
 /// How long a worker waits for more slots to end before a claim that is known to find more jobs
 /// than it has slots.
 const GATHER: Duration = Duration::from_millis(1);
-/// Bounds the time between a worker's own polls: only they show that its connection lives, and they
-/// need no presence.
+/// Bounds the time between a worker's own polls, in a process with few queues: only they show that
+/// its connection lives, and they need no presence.
 const OWN_POLL: Duration = Duration::from_secs(30);
 /// How long a worker waits without a wake-up.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,8 @@ impl Worker {
         };
         // The next claim is at the shared poll's time, at the worker's own, or when the next job is
         // due.
-        let own = now + OWN_POLL.max(self.poll).mul_f64(0.7 + fastrand::f64() * 0.3);
+        let own = self.context.shared_poll.own_poll(OWN_POLL.max(self.poll));
+        let own = now + own.mul_f64(0.7 + fastrand::f64() * 0.3);
         let later = |poll_handle: &PollHandle| {
             let until = poll_handle.poll_at().min(own);
             next.map_or(until, |next| next.min(until))
@@ -121,9 +122,8 @@ impl Worker {
     /// for long.
     fn register_poll(&self, state: &WorkerState) -> Option<PollHandle> {
         let target = || PollTarget::Queue(self.queue.name.to_string());
-        let late = LATE.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let register =
-            || self.context.shared_poll.register(target(), Instant::now(), self.poll, late);
+        let polls = &self.context.shared_poll;
+        let register = || polls.register(target(), Instant::now(), self.poll, polls.late());
         state.cursor.short_read().then(register).flatten()
     }
 

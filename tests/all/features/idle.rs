@@ -30,7 +30,6 @@ async fn processor(database: &TestDatabase, log: &Log, hold: Hold) -> ProcessorB
 const QUIET: &str = "select coalesce(max(query_start) < clock_timestamp() - interval '2 s', false) from pg_stat_activity \
     where datname = current_database() and query ~ 'claim_jobs|awaits_maintenance' and query !~ 'pg_stat_activity'";
 
-/// After a slow shared poll, as on a machine with much else to do, each polls for itself for 5 s.
 async fn quiet(database: &TestDatabase) {
     let deadline = Instant::now() + 4 * PATIENCE;
     while !value::<bool>(database.pool(), QUIET).await {
@@ -83,6 +82,59 @@ async fn one_poll_of_a_process_serves_its_queues_and_maintenance() {
     // Side by side, because nearly all of their time is waiting.
     let leases = one_poll_serves_all(Hold::Lease(Duration::from_mins(10)));
     tokio::join!(one_poll_serves_all(Hold::Transaction), leases);
+}
+
+/// Many queues share the polls of one process, and no slow poll makes them poll for themselves. A
+/// measurement: `SERIATIM_IDLE_QUEUES=1000 cargo test --test all many_idle_queues -- --nocapture`.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_idle_queues_cost_no_more_than_some() {
+    let queues = std::env::var("SERIATIM_IDLE_QUEUES").ok().and_then(|n| n.parse().ok());
+    let queues: usize = queues.unwrap_or(300);
+    let (database, log) = (database().await, Log::default());
+    let pool = database.pool_with(PgPoolOptions::new().max_connections(12)).await.unwrap();
+    let mut builder = Processor::builder(pool).slots(8);
+    for n in 0..queues {
+        let logs = handler_with(log.clone(), async |log, job, _| {
+            log.add(job.queue().to_owned());
+            Ok(Value::Null)
+        });
+        builder = builder.queue(queue(&format!("queue {n}")).concurrency(2), logs);
+    }
+    let running = started(builder).await;
+    // Each queue's first claims.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let transactions = "select (xact_commit + xact_rollback)::int8 from pg_stat_database where datname = current_database()";
+    let cpu = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let ticks = stat.split(' ').skip(13).take(2).filter_map(|n| n.parse::<u64>().ok());
+        ticks.sum::<u64>()
+    };
+    let (before, cpu_before) = (value::<i64>(database.pool(), transactions).await, cpu());
+    // What happens in a while without jobs is what is measured.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (after, cpu_after) = (value::<i64>(database.pool(), transactions).await, cpu());
+    let ready = running.is_ready();
+    let mut waits = Vec::new();
+    for n in 0..20 {
+        let name = format!("queue {}", n * queues / 20);
+        let begun = Instant::now();
+        seriatim::enqueue(database.pool(), job_of(&name, "g", n)).await.unwrap();
+        log.wait_for(n + 1).await;
+        waits.push(begun.elapsed());
+    }
+    let (worst, mean) = (waits.iter().max().unwrap(), waits.iter().sum::<Duration>() / 20);
+    println!(
+        "{queues} queues: {} transactions in 10 s, {} % of a core, a job after {mean:.0?}, {worst:.0?} at worst, ready {ready}",
+        after - before,
+        (cpu_after - cpu_before) / 10,
+    );
+    // Presence and maintenance, and four polls a second of queues for themselves; a poll by each
+    // queue each half second would be 6,000. The statistics may come a second late.
+    assert!(after - before < 300, "{} transactions", after - before);
+    assert!(ready, "{:?}", running.health());
+    // Other tests beside this one may make one late.
+    waits.sort_unstable();
+    assert!(waits[10] < Duration::from_millis(300), "{waits:?}");
 }
 
 /// Its connection may have died unheard of, and others may not check for it any more.

@@ -5,6 +5,7 @@
 
 mod aborting;
 mod acting;
+mod away;
 mod behind_a_pooler;
 mod carried_over;
 mod error_texts;
