@@ -54,7 +54,8 @@ pub(crate) async fn hold_known(
     let Some(HoldReceipt { pid, session, xid }) = held else {
         conn.rollback().await?;
         let held = hold(context, queue, claim, CLAIM_LEASE, conn).await?;
-        return Ok(held.map(|(held, at)| (HeldJob { waits: known.waits, ..held }, at)));
+        let HeldJob { data, waits, .. } = known;
+        return Ok(held.map(|(held, at)| (HeldJob { data, waits, ..held }, at)));
     };
     // Behind a transaction pooler each transaction may have another session.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {

@@ -347,7 +347,8 @@ impl ClaimedTurn {
         let read;
         let data = match &held.data {
             Some(data) => data,
-            None => match job.read_data().await {
+            // Boxed: it is rare, and would make the future of every job larger.
+            None => match Box::pin(job.read_data()).await {
                 Ok(data) => {
                     read = data;
                     &read

@@ -309,29 +309,64 @@ mod tests {
         assert!(!registers(queue(), 0, 500), "no poll yet");
         poll(&shared_poll, now, &[]);
         assert!(!registers(queue(), 0, 499), "more often than there are polls");
-        assert!(registers(queue(), 749, 500) && registers(PollTarget::Maintenance, 0, 1000));
-        assert!(!registers(queue(), 750, 500), "no polls any more");
+        assert!(registers(queue(), 4_999, 500) && registers(PollTarget::Maintenance, 0, 1000));
+        assert!(!registers(queue(), 5_000, 500), "no polls any more");
+    }
+
+    /// Many queues, registered at the same time.
+    fn many() -> (Arc<SharedPoll>, Vec<PollHandle>, Instant) {
+        let (shared_poll, now) = (Arc::new(SharedPoll::default()), Instant::now());
+        poll(&shared_poll, now, &[]);
+        let register = |n: u32| {
+            let target = PollTarget::Queue(n.to_string());
+            shared_poll.register(target, now, ms(500), LATE).unwrap()
+        };
+        let poll_handles = (0..100).map(register).collect();
+        (shared_poll, poll_handles, now)
+    }
+
+    /// A poll that begins then, and is answered after a while. Returns its queues.
+    fn polled(shared_poll: &SharedPoll, began: Instant, takes: u64) -> Vec<String> {
+        let (queues, _) = shared_poll.targets(began);
+        let found = queues.iter().map(|name| (PollTarget::Queue(name.clone()), None));
+        shared_poll.record(began, began + ms(takes), found);
+        queues
     }
 
     #[test]
-    fn a_slow_or_unanswered_poll_is_the_last_for_a_while() {
-        for answered in [true, false] {
-            let (shared_poll, poll_handle, now) = registered();
-            assert!(is_wanted(&shared_poll, now + ms(500)));
-            if answered {
-                shared_poll.record(now + ms(500), now + ms(751), std::iter::empty());
-            }
-            assert!(!is_wanted(&shared_poll, now + ms(1000)));
-            poll(&shared_poll, now + ms(1000), &[]);
-            drop(poll_handle);
-            let register = |at| shared_poll.register(queue(), now + ms(at), ms(500), LATE);
-            assert!(register(1000).is_none());
-            poll(&shared_poll, now + ms(6000), &[]);
-            let poll_handle = register(6000);
-            assert!(poll_handle.is_some());
-            assert!(is_wanted(&shared_poll, now + ms(6500)));
-            poll(&shared_poll, now + ms(6500), &[None]);
-            assert!(is_wanted(&shared_poll, now + ms(7000)));
+    fn many_queues_take_turns_and_none_polls_for_itself_meanwhile() {
+        let (shared_poll, poll_handles, now) = many();
+        let mut seen = std::collections::HashSet::new();
+        for (at, asked) in [(500, 16), (1_000, 32), (1_500, 52)] {
+            let queues = polled(&shared_poll, now + ms(at), 20);
+            assert_eq!(queues.len(), asked);
+            assert!(queues.into_iter().all(|queue| seen.insert(queue)), "each once in a round");
+            assert!(poll_handles.iter().all(|queue| queue.poll_at() >= now + ms(at + 600)));
+        }
+        // Without heartbeats each polls for itself.
+        assert!(poll_handles.iter().all(|queue| queue.poll_at() <= now + ms(2_100)));
+    }
+
+    #[test]
+    fn a_slow_poll_makes_the_next_one_later_and_smaller() {
+        let (shared_poll, poll_handles, now) = many();
+        let mut asked = |at, takes| polled(&shared_poll, now + ms(at), takes).len();
+        assert_eq!((asked(500, 20), asked(1_000, 20), asked(1_500, 300)), (16, 32, 64));
+        assert_eq!((asked(2_000, 20), asked(2_500, 20)), (0, 32));
+        assert!(poll_handles.iter().all(|queue| queue.poll_at() >= now + ms(3_000)));
+        // Few queues make no poll slow.
+        let (shared_poll, _poll_handles, now) = many();
+        let asked = |at| polled(&shared_poll, now + ms(at), 300).len();
+        assert_eq!((asked(500), asked(1_000)), (16, 16));
+    }
+
+    #[test]
+    fn after_a_poll_without_an_answer_heartbeats_have_none_for_a_second() {
+        let (shared_poll, _poll_handles, now) = many();
+        assert_eq!(polled(&shared_poll, now + ms(500), 20).len(), 16);
+        assert_eq!(shared_poll.targets(now + ms(1_000)).0.len(), 32);
+        for (at, asked) in [(1_600, 0), (2_500, 0), (2_600, 16), (3_100, 32)] {
+            assert_eq!(polled(&shared_poll, now + ms(at), 20).len(), asked, "{at}");
         }
     }
 }

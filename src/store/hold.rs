@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::job::bytes::JobData;
 use crate::job::headers::{self, Headers};
 use crate::job::waits::WaitsAtClaim;
-use crate::store::claim::{CLAIM_BYTES, Claim};
+use crate::store::claim::Claim;
 use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
 use crate::store::session::{BEGIN, SessionLimits, no_limit_left, no_transaction_timeout, notice};
@@ -38,7 +38,7 @@ statements! {
         from held
         left join held_job as job on true",
         &[
-            ("columns", &held_columns(names, &names.sql(FOLLOWED), "(held.started_at is not null)::integer")),
+            ("columns", &held_columns(names, "false", &names.sql(FOLLOWED), "(held.started_at is not null)::integer")),
             ("xid", XID),
             ("jobs", &claimed_jobs("g")),
             ("claimed", CLAIMED),
@@ -55,7 +55,7 @@ statements! {
         select job.suspect is not null as suspected, {columns},
             set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true), {xid}
         from held_job as job",
-        &[("columns", &held_columns(names, "false", "0")), ("xid", XID), ("claimed", CLAIMED)],
+        &[("columns", &held_columns(names, "false", "false", "0")), ("xid", XID), ("claimed", CLAIMED)],
     );
 
     /// Data that the claim has left out.
@@ -102,22 +102,27 @@ const FOLLOWED: &str = "exists(
     )";
 
 /// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
-/// the number of attempts that its row does not count yet.
-pub(crate) fn held_columns(names: &Names, followed: &str, running: &str) -> String {
+/// the number of attempts that its row does not count yet, and `with_data` whether its data is read.
+pub(crate) fn held_columns(
+    names: &Names,
+    with_data: &str,
+    followed: &str,
+    running: &str,
+) -> String {
     names.sql_with(
-        "job.id, case when {is_small} then job.data::text end, job.attempts + {running}, job.attempts_forgiven,
+        "job.id, case when {with_data} then job.data::text end, job.attempts + {running}, job.attempts_forgiven,
         coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),
         job.timeout_ms, job.created_at, job.run_at,
         exists(select 1 from {cancel_request} r where r.job_id = job.id),
         {followed},
         pg_backend_pid(),
         (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
-        job.lease_ms, case when {is_small} then job.payload end, job.content_type, job.name, job.reference, job.priority, job.headers::text,
+        job.lease_ms, case when {with_data} then job.payload end, job.content_type, job.name, job.reference, job.priority, job.headers::text,
         job.snoozes",
         &[
             ("followed", followed),
             ("running", running),
-            ("is_small", &is_small("job", &(CLAIM_BYTES / LARGE).to_string())),
+            ("with_data", with_data),
         ],
     )
 }
@@ -135,7 +140,7 @@ pub(crate) fn is_small(row: &str, bytes: &str) -> String {
 /// A job that this session holds.
 #[derive(Debug)]
 pub(crate) struct HeldJob {
-    /// `None`: the claim has left it out, and the attempt reads it.
+    /// `None`: the claim has left it out, and the attempt reads it. A hold reads none.
     pub(crate) data: Option<JobData>,
     pub(crate) content_type: Option<String>,
     pub(crate) name: Option<String>,

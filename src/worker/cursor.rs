@@ -26,6 +26,8 @@ use crate::store::{ClaimAnswer, ClaimBounds, HeldJob, ScanStart, Unread};
 /// Bounds a short read, and adds the second for each job: a longer read passes many dead or held
 /// rows.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
+/// Bounds the reads that are left to the shared poll, as its statement does.
+const SHARED_READ: Duration = Duration::from_millis(5);
 /// The number of long reads that each window saves: at least, and if no later job is known to be
 /// due.
 const READS_SKIPPED: (u32, u32) = (10, 40);
@@ -63,7 +65,7 @@ pub(crate) struct ClaimCursor {
     /// True if the last read from the beginning was long. A single one may have had its statements
     /// planned.
     long: bool,
-    /// True if the last read was from the beginning, and short.
+    /// True if the last read was from the beginning, and short enough for the shared poll.
     short_read: bool,
     /// The window; `None` if claims read from the beginning.
     window: Option<ScanWindow>,
@@ -132,8 +134,8 @@ impl ClaimCursor {
         }
     }
 
-    /// Returns whether the last claim read from the beginning, and not past many rows that are dead
-    /// or held.
+    /// Returns whether the last claim read from the beginning, and not past so many rows that are
+    /// dead or held that the shared poll would be slow.
     pub(crate) fn short_read(&self) -> bool {
         self.short_read
     }
@@ -194,7 +196,7 @@ impl ClaimCursor {
         let now = Instant::now();
         let jobs = u32::try_from(read.jobs.len()).unwrap_or(u32::MAX);
         let long = read.read_for >= LONG_READ.0 + LONG_READ.1 * jobs;
-        self.short_read = !long && self.window.is_none();
+        self.short_read = read.read_for < SHARED_READ && self.window.is_none();
         let prioritized = self.prioritized.is_some_and(|at| now < at + PRIORITIZED);
         if prioritized && !filled {
             // Free slots may serve jobs before the window.

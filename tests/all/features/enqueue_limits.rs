@@ -201,3 +201,85 @@ async fn a_result_of_an_ack_is_no_larger_than_data_may_be() {
     assert!(refused.contains("has 11 bytes, at most 10 are allowed"), "{refused}");
     small.ack_with(pool, receipt, "12345678").await.unwrap();
 }
+
+#[tokio::test]
+async fn each_size_that_sql_takes_has_a_limit() {
+    let database = database().await;
+    let pool = database.pool();
+    let text = |bytes: usize| format!("to_jsonb(repeat('a', {}))", bytes - 2);
+    let bytes = |bytes: usize| format!("convert_to(repeat('a', {bytes}), 'UTF8')");
+    let (limit, more) = (1024 * 1024, 1024 * 1024 + 1);
+    let enqueue =
+        |arguments: String| format!("select e.id from seriatim.enqueue('q', {arguments}) e");
+    let stored = |text: &str| {
+        format!("select seriatim.check_stored_job('q', null, jsonb_build_object('data', {text}))")
+    };
+    let payload =
+        |size| enqueue(format!("null, payload => {}, content_type => 'text/plain'", bytes(size)));
+    for within in [enqueue(text(limit)), payload(limit)] {
+        sqlx::query(sqlx::AssertSqlSafe(within)).execute(pool).await.unwrap();
+    }
+    let receive = "select receipt from seriatim.receive('q')";
+    let receipt: String = value(pool, receive).await;
+    let nested = format!("jsonb_build_array({})", text(more - 2));
+    let cases = [
+        (enqueue(text(more)), "data of the job has 1048577 bytes, at most 1048576"),
+        (enqueue(nested), "data of the job has 1048577 bytes, at most 1048576"),
+        (payload(more), "payload of the job has 1048577 bytes, at most 1048576"),
+        (stored(&text(more)), "data of the job has 1048577 bytes, at most 1048576"),
+        (
+            enqueue(format!("'1', attributes => jsonb_build_object('a', {})", text(2 * limit))),
+            "attributes have 2097159 bytes, at most 2097152",
+        ),
+        (
+            enqueue(format!("'1', headers => jsonb_build_object('a', {})", text(4096))),
+            "headers have 4103 bytes, at most 4096",
+        ),
+        (
+            format!("select seriatim.ack('{receipt}', {})", text(more)),
+            "result has 1048577 bytes, at most 1048576",
+        ),
+        (
+            format!("select seriatim.checkpoint('{receipt}', {})", text(64 * 1024 + 1)),
+            "checkpoint has 65537 bytes, at most 65536",
+        ),
+    ];
+    for (call, words) in cases {
+        let refused = sqlx::query(sqlx::AssertSqlSafe(&*call)).execute(pool).await.unwrap_err();
+        let refused = refused.into_database_error().unwrap();
+        assert!(refused.message().contains(words), "{call}: {refused}");
+        assert_eq!(refused.code().as_deref(), Some("22023"), "{call}");
+    }
+    // Messages are cut.
+    let nack = format!("select seriatim.nack('{receipt}', null, repeat('a', 5000))");
+    assert_eq!(value::<String>(pool, nack).await, "done");
+    let longest = "select max(length(j.history -> 0 ->> 'message')) from seriatim.job j";
+    assert_eq!(value::<i32>(pool, longest).await, 4_000);
+}
+
+#[tokio::test]
+async fn each_size_of_a_client_has_a_limit() {
+    let database = database().await;
+    let pool = database.pool();
+    let attributes = serde_json::Map::from_iter([(String::from("a"), json!("x".repeat(2 << 20)))]);
+    let error = refused(pool, good().attributes(attributes)).await.to_string();
+    assert!(error.contains("attributes of job 2") && error.contains("2097152 bytes"), "{error}");
+
+    // One call: refused before anything is sent.
+    let large = Client::default().data_limit(usize::MAX);
+    let jobs = || (0..5).map(|_| NewJob::bytes("q", "text/plain", vec![b'a'; 60 << 20]));
+    let called = large.enqueue_many(pool, jobs()).await.unwrap_err();
+    assert!(matches!(called, EnqueueError::CallTooLarge { limit: 268_435_456, .. }), "{called}");
+    assert!(called.to_string().contains("split the call"), "{called}");
+    let called = large.enqueue_batch(pool, jobs()).await.unwrap_err();
+    assert!(matches!(called, EnqueueError::CallTooLarge { .. }), "{called}");
+    let job = NewJob::bytes("q", "text/plain", vec![b'a'; (256 << 20) + 1]);
+    let one = large.enqueue(pool, job).await.unwrap_err();
+    assert!(matches!(one, EnqueueError::DataTooLarge { limit: 268_435_456, .. }), "{one}");
+
+    // What is stored to be enqueued later keeps to the limit of SQL.
+    let follow_up = NewJob::new("q", &"x".repeat(2 << 20)).group("g");
+    let batch = large.open_batch(pool, seriatim::NewBatch::new("b", follow_up)).await;
+    let refused = batch.unwrap_err().to_string();
+    assert!(refused.contains("at most 1048576 are allowed"), "{refused}");
+}

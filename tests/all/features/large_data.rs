@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use seriatim::{
-    ActiveJob, Bytes, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob, async_trait,
+    ActiveJob, Bytes, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob, RetryPolicy,
+    async_trait,
 };
 
 use crate::support::{
@@ -68,7 +69,8 @@ async fn data_that_cannot_be_read_fails_its_own_job() {
         by_hand(pool, broken).await;
         let small = (0..20).map(|n| job_of("q", &format!("small{n}"), n));
         let small = seriatim::enqueue_many(pool, small).await.unwrap();
-        let options = queue("q").concurrency(4).hold(hold);
+        let retry = RetryPolicy::new(2).base(Duration::ZERO);
+        let options = queue("q").concurrency(4).hold(hold).retry(retry);
         let _running = serve(&database, 10, options, handler(async |_, data| Ok(data))).await;
         for small in small {
             assert_eq!(ended(pool, small.id()).await.status, JobStatus::Succeeded, "{hold:?}");
