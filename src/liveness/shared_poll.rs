@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn a_slow_poll_makes_the_next_one_later_and_smaller() {
         let (shared_poll, poll_handles, now) = many();
-        let mut asked = |at, takes| polled(&shared_poll, now + ms(at), takes).len();
+        let asked = |at, takes| polled(&shared_poll, now + ms(at), takes).len();
         assert_eq!((asked(500, 20), asked(1_000, 20), asked(1_500, 300)), (16, 32, 64));
         assert_eq!((asked(2_000, 20), asked(2_500, 20)), (0, 32));
         assert!(poll_handles.iter().all(|queue| queue.poll_at() >= now + ms(3_000)));
