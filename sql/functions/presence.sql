@@ -45,12 +45,12 @@ begin
     began := clock_timestamp();
     if maintenance then
       waits := awaits_maintenance();
-      awaits_maintenance := waits or clock_timestamp() - began > interval '5 ms';
+      awaits_maintenance := waits or clock_timestamp() - began > interval '20 ms';
     end if;
     foreach name in array queues loop
       at := clock_timestamp();
       next := due_in(name);
-      due_in := due_in || case when clock_timestamp() - at > interval '5 ms' then 0 else next end;
+      due_in := due_in || case when clock_timestamp() - at > interval '20 ms' then 0 else next end;
       exit when clock_timestamp() - began > interval '20 ms';
     end loop;
     -- As pin_plans sets it.

@@ -56,10 +56,10 @@ impl Client {
     }
 
     /// Limits the data of a job, in bytes of JSON or raw bytes, and its result. Default 1 MiB; more
-    /// than 256 MiB count as 256 MiB. It holds for enqueues through this client, and for the outputs
-    /// of handlers of a processor that has this [`client`](crate::ProcessorBuilder::client). SQL
-    /// functions, schedules, the follow-ups of batches and the results of acks keep to 1 MiB, unless
-    /// this is less.
+    /// than 256 MiB count as 256 MiB. It holds for enqueues through this client, and for the
+    /// outputs of handlers of a processor that has this
+    /// [`client`](crate::ProcessorBuilder::client). SQL functions, schedules, the follow-ups of
+    /// batches and the results of acks keep to 1 MiB, unless this is less.
     pub fn data_limit(mut self, bytes: usize) -> Self {
         self.enqueue.data_limit = bytes.min(DATA_MOST);
         self

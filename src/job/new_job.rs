@@ -162,8 +162,8 @@ pub(crate) type EnqueueLayer = Arc<dyn Fn(&mut NewJob) + Send + Sync>;
 /// Bounds the data of a job by default, and always in the SQL functions and in what is stored to be
 /// enqueued later. Also the result of an ack.
 pub(crate) const DATA_LIMIT: usize = 1024 * 1024;
-/// The largest limit of a client, and the most data of one call: PostgreSQL takes and gives no value
-/// of 1 GiB, and writes a byte in up to four.
+/// The largest limit of a client, and the most data of one call: PostgreSQL takes and gives no
+/// value of 1 GiB, and writes a byte in up to four.
 pub(crate) const DATA_MOST: usize = 256 * 1024 * 1024;
 /// Bounds the attributes of a job as JSON: those of an SQS message, written in base64, fit.
 pub(crate) const ATTRIBUTES_LIMIT: usize = 2 * DATA_LIMIT;

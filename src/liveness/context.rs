@@ -129,8 +129,8 @@ impl Context {
     }
 
     /// Passes an error that no caller gets to the error hook, and logs it: at once, then at most
-    /// once a minute for each cause. The hook gets a state that lasts less and less often. A read-only server is reported only once: every part of the
-    /// processor meets it at each try.
+    /// once a minute for each cause. The hook gets a state that lasts less and less often. A
+    /// read-only server is reported only once: every part of the processor meets it at each try.
     pub(crate) fn report(&self, error: BackgroundError) {
         if is_of_read_only(&error) {
             tracing::debug!(target: "seriatim::node", "{error}");

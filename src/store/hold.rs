@@ -102,7 +102,8 @@ const FOLLOWED: &str = "exists(
     )";
 
 /// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
-/// the number of attempts that its row does not count yet, and `with_data` whether its data is read.
+/// the number of attempts that its row does not count yet, and `with_data` whether its data is
+/// read.
 pub(crate) fn held_columns(
     names: &Names,
     with_data: &str,
@@ -127,9 +128,9 @@ pub(crate) fn held_columns(
     )
 }
 
-/// The part of a claim's bytes above which a job's data is left out of its answer. The job's attempt
-/// reads such data: no other job waits for it, and if it cannot be read, that is a failure of this
-/// attempt.
+/// The part of a claim's bytes above which a job's data is left out of its answer. The job's
+/// attempt reads such data: no other job waits for it, and if it cannot be read, that is a failure
+/// of this attempt.
 pub(crate) const LARGE: u64 = 16;
 
 /// Whether the data of a row has at most so many bytes. It reads no data that is stored apart.

@@ -27,7 +27,7 @@ use crate::store::{ClaimAnswer, ClaimBounds, HeldJob, ScanStart, Unread};
 /// rows.
 const LONG_READ: (Duration, Duration) = (Duration::from_micros(500), Duration::from_micros(20));
 /// Bounds the reads that are left to the shared poll, as its statement does.
-const SHARED_READ: Duration = Duration::from_millis(5);
+const SHARED_READ: Duration = Duration::from_millis(20);
 /// The number of long reads that each window saves: at least, and if no later job is known to be
 /// due.
 const READS_SKIPPED: (u32, u32) = (10, 40);
@@ -108,7 +108,8 @@ impl ClaimCursor {
         }
     }
 
-    /// Leaves the data of jobs to their attempts for a while: this claim could not read that of one.
+    /// Leaves the data of jobs to their attempts for a while: this claim could not read that of
+    /// one.
     pub(crate) fn leave_data_out(&mut self) {
         self.unreadable_until = Some(Instant::now() + UNREADABLE);
     }

@@ -277,7 +277,7 @@ async fn each_size_of_a_client_has_a_limit() {
     let one = large.enqueue(pool, job).await.unwrap_err();
     assert!(matches!(one, EnqueueError::DataTooLarge { limit: 268_435_456, .. }), "{one}");
 
-    // What is stored to be enqueued later keeps to the limit of SQL.
+    // A job that is stored to be enqueued later keeps to the limit of SQL.
     let follow_up = NewJob::new("q", &"x".repeat(2 << 20)).group("g");
     let batch = large.open_batch(pool, seriatim::NewBatch::new("b", follow_up)).await;
     let refused = batch.unwrap_err().to_string();

