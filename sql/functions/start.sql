@@ -13,8 +13,8 @@
 --
 -- Locks: followers NO KEY UPDATE, skips. The groups and heads are locked.
 create or replace function {schema}.start_turns(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  inout turns {schema}.turn[], inout full_keys text[] default '{}', per_key integer default null, out jobs {schema}.claimed_job[],
-  out heads integer, out size bigint, out more boolean)
+  inout turns {schema}.turn[], inout full_keys text[] default '{}', per_key integer default null,
+  out jobs {schema}.claimed_job[], out heads integer, out size bigint, out more boolean)
 language plpgsql volatile as $$
 declare
   turn {schema}.turn; started {schema}.turn[] := '{}'; deferred {schema}.turn[] := '{}'; written integer;
