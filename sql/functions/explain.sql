@@ -137,7 +137,8 @@ as $$
     select r.pid, r.locked_row from (values
       (1, null, case when facts.locked_by <> '0' then
         locker(facts.locked_by, case when facts.group_id is null then 'job' else 'queue_group' end) end),
-      (2, null, case when facts.group_id is not null and not facts.claimed and facts.head_locked_by <> '0' then
+      (2, null, case
+        when facts.group_id is not null and not facts.claimed and facts.head_locked_by <> '0' then
         locker(facts.head_locked_by, 'job') end),
       (3, 'queue', case when not facts.claimed and facts.queue_locked_by <> '0' then
         locker(facts.queue_locked_by, 'queue') end),

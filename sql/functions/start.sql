@@ -27,7 +27,8 @@ begin
   more := false;
   foreach turn in array turns loop
     begins := turn.job is not null and heads < limits.slots and (size < limits.bytes or heads = 0);
-    if begins and turn.limit_key is not null and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
+    if begins and turn.limit_key is not null
+      and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
     then
       full_keys := full_keys || turn.limit_key;
       turn.gated := true;
