@@ -52,9 +52,14 @@ fn refuse_dry_run(dry_run: bool) -> Result<(), Failure> {
 
 fn clients(maintain: &Maintain, schema: &str) -> Result<Vec<Client>, Failure> {
     if maintain.schemas.is_empty() {
-        return Ok(vec![Client::new(schema)?]);
+        return Ok(vec![client(schema)?]);
     }
-    maintain.schemas.iter().map(|schema| Ok(Client::new(schema)?)).collect()
+    maintain.schemas.iter().map(|schema| client(schema)).collect()
+}
+
+/// Returns a client that works behind a transaction pooler too.
+fn client(schema: &str) -> Result<Client, Failure> {
+    Ok(Client::new(schema)?.named_statements(false))
 }
 
 async fn until_a_signal(maintainers: Vec<Maintainer>, once: bool) -> Result<(), Failure> {
