@@ -156,7 +156,7 @@ async fn a_transaction_left_open_delays_what_the_table_lists() {
     running.shutdown(Duration::from_secs(10)).await;
 }
 
-/// Waits until the sessions are gone, and the jobs of group `a` that no receiver has are not queued.
+/// Waits until the sessions are gone, and no job of group `a` is queued but those of receivers.
 async fn all_starts_after_the_end(pool: &PgPool) {
     eventually(
         pool,
