@@ -147,6 +147,8 @@ begin
     -- It may be before where this claim begins to read.
     behind := row('-infinity', '-infinity', 0, '-infinity')::{schema}.claim_front;
   end loop;
+  -- The look has locked one of these.
+  answer.others := answer.others or due.lapsed;
   answer.reading := clock_timestamp() - began;
   if due.bound = 'limited' then
     room := {schema}.queue_room(terms.queue);
@@ -210,7 +212,6 @@ begin
     exit when limits.bytes < 1;
     if kind = 'lapsed jobs' then
       continue when not due.lapsed;
-      answer.others := true;
       perform {schema}.suspect_ungrouped(terms.queue, began,
         case when terms.receiver then limits.slots else 1000 end);
       part := {schema}.claim_ungrouped(terms, wanted, null, began);

@@ -39,7 +39,7 @@ begin
     raise exception 'the payload of the job has % bytes, at most % are allowed',
       octet_length(its_payload), {data_limit}
       using errcode = '22023', hint = 'Store it elsewhere and enqueue a reference.';
-  elsif pg_column_size(its_data) > {data_limit} / 16 and octet_length(its_data::text) > {data_limit} then
+  elsif octet_length(its_data::text) > {data_limit} then
     raise exception 'the data of the job has % bytes, at most % are allowed',
       octet_length(its_data::text), {data_limit}
       using errcode = '22023', hint = 'Store it elsewhere and enqueue a reference.';

@@ -240,10 +240,19 @@ begin
   moved := run_move_tasks();
   more := (select t.more from tidy() t) or more;
   for name in
-    select distinct r.queue from receiver r where r.asked_at > clock_timestamp() - interval '5 min' limit 1000
+    select r.queue from (
+      select distinct r.queue from receiver r where r.asked_at > clock_timestamp() - interval '5 min') r
+    order by random() limit 1000
   loop
-    exit when clock_timestamp() > until_at;
-    perform upkeep(name);
+    -- Half of the time is for the round.
+    exit when clock_timestamp() > until_at - interval '0.12 s';
+    begin
+      perform upkeep(name);
+    exception
+      when lock_not_available then null;
+      when others then
+        raise warning 'the upkeep of queue % failed: %', quote_literal(name), sqlerrm;
+    end;
   end loop;
 
   -- A round goes through the queues by name. One that is stopped by the time goes on in the next
@@ -284,26 +293,37 @@ begin
       more := true;
       exit;
     end if;
-    keep := retention_ms(name);
-    for i in 1..3 loop
-      loop
-        exit when keep[i] is null;
-        number := prune_jobs(name, statuses[i], keep[i] / 1000.0::float8, 500);
-        deleted := deleted + number;
-        exit when number < 500 or clock_timestamp() > until_at;
+    -- A queue that cannot be maintained delays no other.
+    begin
+      keep := retention_ms(name);
+      for i in 1..3 loop
+        loop
+          exit when keep[i] is null or more;
+          number := prune_jobs(name, statuses[i], keep[i] / 1000.0::float8, 500);
+          deleted := deleted + number;
+          exit when number < 500;
+          more := clock_timestamp() > until_at;
+        end loop;
       end loop;
-    end loop;
-    select m.* into kept from maintenance m where m.queue = name;
-    ends := sweep(name, coalesce(kept.swept_to, ''), 200);
-    repaired := repaired + ends.repaired;
-    if ends.swept_to <> coalesce(kept.swept_to, '') then
-      insert into maintenance as m (queue, swept_to) select name, ends.swept_to
-      on conflict (queue) do update set swept_to = excluded.swept_to;
-    end if;
+      select m.* into kept from maintenance m where m.queue = name;
+      ends := sweep(name, coalesce(kept.swept_to, ''), 200);
+      repaired := repaired + ends.repaired;
+      if ends.swept_to <> coalesce(kept.swept_to, '') then
+        insert into maintenance as m (queue, swept_to) select name, ends.swept_to
+        on conflict (queue) do update set swept_to = excluded.swept_to;
+      end if;
+    exception
+      when lock_not_available then null;
+      when others then
+        raise warning 'queue % could not be maintained: %', quote_literal(name), sqlerrm;
+    end;
+    -- The next call begins with a queue that has more to delete.
+    exit when more;
     at_queue := name;
   end loop;
   insert into maintenance as m (queue, swept_to, seen_at)
-  select '', case when name is null then '' else at_queue end, clock_timestamp()
+  select '', case when name is null then '' else at_queue end,
+    case when name is null then clock_timestamp() else '-infinity' end
   on conflict (queue) do update set swept_to = excluded.swept_to, seen_at = excluded.seen_at;
 end $$;
 

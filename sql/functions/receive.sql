@@ -98,8 +98,9 @@ begin
   exception when sqlstate 'SQ000' then
     first := claimed.first;
   end;
-  insert into upkeep_due (queue)
-  select terms.queue where not exists (select from upkeep_due u where u.queue = terms.queue);
+  -- The caller may have set all constraints to be immediate.
+  set constraints upkeep_at_commit deferred;
+  insert into upkeep_due (queue) values (terms.queue);
   -- A group that has changed since is left out.
   for try in 1..3 loop
     begin

@@ -58,20 +58,31 @@ begin
   end if;
 end $$;
 
--- Does the upkeep of a queue at the commit of a receive that met rows which it does not return. The
--- commit does not fail by it.
+-- Does the upkeep of a queue at the commit of a receive that met rows which it does not return:
+-- once for all rows of `upkeep_due`. The commit does not fail by it. It runs with the rights of the
+-- schema's owner, as the caller's role may have changed since.
 create or replace function upkeep_at_commit() returns trigger
-language plpgsql volatile set search_path from current {pinned} as $$
+language plpgsql volatile security definer set search_path from current {pinned} as $$
+declare
+  due bigint := 0;
 begin
-  delete from upkeep_due u where u.queue = new.queue;
-  if is_read_committed() then
-    perform upkeep(new.queue);
+  begin
+    delete from upkeep_due u where u.ctid = any (array(
+      select u.ctid from upkeep_due u where u.queue = new.queue for update skip locked));
+    get diagnostics due = row_count;
+  exception when others then
+    -- The transaction only reads by now. The next receive deletes this row as well.
+    return null;
+  end;
+  if due = 0 or not is_read_committed() then
+    return null;
   end if;
+  begin
+    perform upkeep(new.queue);
+  exception
+    when lock_not_available then null;
+    when others then
+      raise warning 'the upkeep of queue % failed at the commit of a receive: %', new.queue, sqlerrm;
+  end;
   return null;
-exception
-  when lock_not_available then
-    return null;
-  when others then
-    raise warning 'the upkeep of queue % failed at the commit of a receive: %', new.queue, sqlerrm;
-    return null;
 end $$;

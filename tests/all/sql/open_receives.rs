@@ -151,6 +151,36 @@ async fn a_commit_does_not_fail_by_its_upkeep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_open_receive_defers_its_upkeep_whatever_is_set() {
+    let database = database().await;
+    let pool = database.pool();
+    many_kinds(&database).await;
+    let mut open = pool.begin().await.unwrap();
+    sqlx::raw_sql("set constraints all immediate").execute(&mut *open).await.unwrap();
+    assert_eq!(receive(&mut open, 10).await, ["wanted", "-"]);
+    assert_eq!(locked_rows(pool, "wanted").await, 1, "the job without a group");
+    sqlx::raw_sql("set transaction read only").execute(&mut *open).await.unwrap();
+    open.commit().await.unwrap();
+    // The row that is left keeps no later upkeep from being done.
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.upkeep_due").await, 1);
+    assert!(received(pool, 10).await.is_empty());
+    assert_eq!(value::<i64>(pool, "select count(*) from seriatim.upkeep_due").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_queues_lapsed_job_is_not_kept_by_an_open_receive() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, "select seriatim.enqueue('q', '1')").await;
+    by_hand(pool, "select seriatim.receive('q', 1, '0 s')").await;
+    by_hand(pool, "select seriatim.pause('q')").await;
+    let mut open = pool.begin().await.unwrap();
+    assert!(receive(&mut open, 1).await.is_empty());
+    assert_eq!(locked_rows(pool, "").await, 0);
+    open.rollback().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn groups_that_become_due_are_served_beside_an_open_receive() {
     let database = database().await;
     let pool = database.pool();

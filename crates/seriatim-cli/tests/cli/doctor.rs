@@ -366,7 +366,7 @@ impl JobHandler for Numbers {
 async fn doctor_names_data_that_does_not_decode() {
     let cli = Cli::new().await;
     let pool = cli.database.pool();
-    let later = RetryPolicy::new(3).base(Duration::from_secs(60));
+    let later = RetryPolicy::new(3).base(Duration::from_mins(1));
     let options = |name: &str| QueueOptions::new(name).concurrency(1).retry(later.clone());
     let processor = Processor::builder(pool.clone())
         .queue(options("waits"), Numbers)
