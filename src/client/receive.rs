@@ -115,8 +115,12 @@ pub struct Received {
     /// here too.
     pub attempt: u32,
     /// The producer's data; JSON `null` for a payload. JSON that only `PostgreSQL` can read (nested
-    /// deeper than 127 levels, numbers beyond `f64`) comes as a string: its text.
+    /// deeper than 127 levels, numbers beyond `f64`) comes as a string: its text. A number of more
+    /// digits than `f64` holds is rounded; [`data_text`](Self::data_text) and
+    /// [`decode`](Self::decode) have all of them.
     pub data: Value,
+    #[serde(skip)]
+    data_text: String,
     /// The raw bytes, if the producer gave bytes instead of JSON. In JSON: `\x` and hexadecimal
     /// digits.
     #[serde(serialize_with = "optional_bytes")]
@@ -148,6 +152,8 @@ pub struct Received {
     pub moved_from: Option<String>,
     /// The last checkpoint of an attempt before this one ([`Client::checkpoint`]).
     pub checkpoint: Option<Value>,
+    #[serde(skip)]
+    checkpoint_text: Option<String>,
 }
 
 impl Received {
@@ -185,7 +191,7 @@ impl fmt::Debug for Received {
             .field("first_received_at", &self.first_received_at)
             .field("moved_from", &self.moved_from)
             .field("checkpoint", &self.checkpoint.as_ref().map(|_| Redacted))
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -195,7 +201,20 @@ impl Received {
     /// # Errors
     /// serde's, without the data.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        T::deserialize(&self.data).map_err(|error| serde_json::Error::custom(json_error(&error)))
+        serde_json::from_str(&self.data_text)
+            .map_err(|error| serde_json::Error::custom(json_error(&error)))
+    }
+
+    /// Returns the text of [`data`](Self::data) as PostgreSQL has it: its numbers have all their
+    /// digits. `null` for a payload.
+    pub fn data_text(&self) -> &str {
+        &self.data_text
+    }
+
+    /// Returns the text of [`checkpoint`](Self::checkpoint), as [`data_text`](Self::data_text)
+    /// does.
+    pub fn checkpoint_text(&self) -> Option<&str> {
+        self.checkpoint_text.as_deref()
     }
 }
 
@@ -741,12 +760,14 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
     let receipt = row.receipt.parse().map_err(|error: ParseReceiptError| {
         ReceiveError::Database(sqlx::Error::Decode(Box::new(error)))
     })?;
+    let (checkpoint, checkpoint_text) = row.checkpoint.map(|json| (json.value, json.text)).unzip();
     Ok(Received {
         receipt,
         id: row.id,
         group: row.group,
         attempt: row.attempt,
-        data: row.data.unwrap_or(Value::Null),
+        data: row.data.value,
+        data_text: row.data.text,
         payload: row.payload,
         content_type: row.content_type,
         name: row.name,
@@ -759,7 +780,8 @@ fn decode_row(row: ReceivedRow) -> Result<Received, ReceiveError> {
         dedup_id: row.dedup_id,
         first_received_at: row.first_received_at,
         moved_from: row.moved_from,
-        checkpoint: row.checkpoint,
+        checkpoint,
+        checkpoint_text,
     })
 }
 

@@ -297,6 +297,8 @@ pub struct BatchJob {
     /// The output of its handler, or the result of its ack. `None` as well if it has more than
     /// 64 KiB and the job was deleted.
     pub result: Option<Value>,
+    #[serde(skip)]
+    pub(crate) result_text: Option<String>,
     /// When it ended.
     pub ended_at: DateTime<Utc>,
     /// The message of its last failure, if it did not succeed and is kept.
@@ -309,7 +311,13 @@ impl BatchJob {
     /// # Errors
     /// The result is of another type.
     pub fn result<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
-        self.result.as_ref().map(T::deserialize).transpose()
+        self.result_text().map(serde_json::from_str).transpose()
+    }
+
+    /// Returns the text of [`result`](Self::result) as PostgreSQL has it: its numbers have all
+    /// their digits.
+    pub fn result_text(&self) -> Option<&str> {
+        self.result_text.as_deref()
     }
 }
 

@@ -118,7 +118,11 @@ pub struct Job {
     pub status: JobStatus,
     /// The producer's data; null for raw bytes. JSON that only `PostgreSQL` can read (nested deeper
     /// than 127 levels, numbers beyond `f64`) comes as a string: its text. So does such a `result`.
+    /// A number of more digits than `f64` holds is rounded; [`data_text`](Self::data_text) has all
+    /// of them.
     pub data: serde_json::Value,
+    #[serde(skip)]
+    pub(crate) data_text: String,
     /// The raw bytes of [`NewJob::bytes`](crate::NewJob::bytes). In JSON: `\x` and hexadecimal
     /// digits.
     #[serde(serialize_with = "optional_bytes")]
@@ -144,6 +148,8 @@ pub struct Job {
     pub batch: Option<i64>,
     /// The output of the handler, once the job has succeeded.
     pub result: Option<serde_json::Value>,
+    #[serde(skip)]
+    pub(crate) result_text: Option<String>,
     /// The failure of the last attempt that did not succeed.
     pub error: Option<Failure>,
     /// The number of attempts that began.
@@ -204,13 +210,24 @@ impl fmt::Debug for Job {
             .field("last_started_at", &self.last_started_at)
             .field("finished_at", &self.finished_at)
             .field("history", &self.history)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 impl Job {
     /// Bounds the history of a job.
     pub const HISTORY_LIMIT: u32 = 20;
+
+    /// Returns the text of [`data`](Self::data) as PostgreSQL has it: its numbers have all their
+    /// digits. `null` for raw bytes.
+    pub fn data_text(&self) -> &str {
+        &self.data_text
+    }
+
+    /// Returns the text of [`result`](Self::result), as [`data_text`](Self::data_text) does.
+    pub fn result_text(&self) -> Option<&str> {
+        self.result_text.as_deref()
+    }
 
     /// Returns the due time that a [`Schedule`](crate::Schedule) made the job for; `None` if none
     /// did.

@@ -72,10 +72,19 @@ pub(crate) fn optional_bytes<S: Serializer>(
     bytes.as_ref().map(hex).serialize(to)
 }
 
-/// `jsonb` that can always be read. JSON of other producers that `serde_json` cannot hold (nested
-/// deeper than [`DEPTH_LIMIT`], numbers beyond `f64`) comes as a string: its text. One such job
-/// must not hide the others of a list.
-pub(crate) struct Readable(pub(crate) Value);
+/// `jsonb` that can always be read, and its text: the value has rounded numbers. JSON of other
+/// producers that `serde_json` cannot hold (nested deeper than [`DEPTH_LIMIT`], numbers beyond
+/// `f64`) comes as a string: its text. One such job must not hide the others of a list.
+pub(crate) struct Readable {
+    pub(crate) value: Value,
+    pub(crate) text: String,
+}
+
+impl Readable {
+    pub(crate) fn null() -> Self {
+        Self { value: Value::Null, text: String::from("null") }
+    }
+}
 
 impl Type<Postgres> for Readable {
     fn type_info() -> PgTypeInfo {
@@ -91,10 +100,9 @@ impl Decode<'_, Postgres> for Readable {
             [1, text @ ..] if binary => text,
             text => text,
         };
-        match serde_json::from_slice(text) {
-            Ok(value) => Ok(Self(value)),
-            Err(_) => Ok(Self(Value::String(std::str::from_utf8(text)?.to_owned()))),
-        }
+        let text = std::str::from_utf8(text)?.to_owned();
+        let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
+        Ok(Self { value, text })
     }
 }
 

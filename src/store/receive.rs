@@ -48,13 +48,12 @@ pub(crate) struct ReceiveArguments<'a> {
 }
 
 /// A row that `receive` returned.
-#[derive(Debug)]
 pub(crate) struct ReceivedRow {
     pub(crate) receipt: String,
     pub(crate) id: i64,
     pub(crate) group: Option<String>,
     pub(crate) attempt: u32,
-    pub(crate) data: Option<Value>,
+    pub(crate) data: Readable,
     pub(crate) payload: Option<Vec<u8>>,
     pub(crate) content_type: Option<String>,
     pub(crate) name: Option<String>,
@@ -67,7 +66,7 @@ pub(crate) struct ReceivedRow {
     pub(crate) dedup_id: Option<String>,
     pub(crate) first_received_at: DateTime<Utc>,
     pub(crate) moved_from: Option<String>,
-    pub(crate) checkpoint: Option<Value>,
+    pub(crate) checkpoint: Option<Readable>,
 }
 
 /// The answer to a receipt.
@@ -207,7 +206,7 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         id: row.try_get("id")?,
         group: row.try_get("group_id")?,
         attempt: u32::try_from(attempt).unwrap_or(0),
-        data: row.try_get::<Option<Readable>, _>("data")?.map(|json| json.0),
+        data: row.try_get::<Option<Readable>, _>("data")?.unwrap_or_else(Readable::null),
         payload: row.try_get("payload")?,
         content_type: row.try_get("content_type")?,
         name: row.try_get("name")?,
@@ -216,11 +215,11 @@ fn received_row(row: &PgRow) -> Result<ReceivedRow, sqlx::Error> {
         enqueued_at: row.try_get("enqueued_at")?,
         visible_until: row.try_get("visible_until")?,
         key: row.try_get("key")?,
-        attributes: row.try_get::<Option<Readable>, _>("attributes")?.map(|json| json.0),
+        attributes: row.try_get::<Option<Readable>, _>("attributes")?.map(|json| json.value),
         dedup_id: row.try_get("dedup_id")?,
         first_received_at: row.try_get("first_received_at")?,
         moved_from: row.try_get("moved_from")?,
-        checkpoint: row.try_get::<Option<Readable>, _>("checkpoint")?.map(|json| json.0),
+        checkpoint: row.try_get("checkpoint")?,
     })
 }
 

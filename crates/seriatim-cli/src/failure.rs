@@ -88,6 +88,10 @@ impl From<sqlx::Error> for Failure {
             )),
             // The library's functions say so of their arguments.
             "22023" => Self::Usage(format!("{}{hint}", database.message())),
+            // JSON with half a surrogate pair, or a number beyond `numeric`.
+            "22P02" | "22P05" | "22003" => {
+                Self::Usage(format!("PostgreSQL cannot hold an argument: {message}"))
+            }
             "25006" => Self::Refused(format!("{message}; this is a read-only server or session")),
             _ => Self::Error(message),
         }

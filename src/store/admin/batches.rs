@@ -167,12 +167,15 @@ impl Store {
         let rows = jobs.fetch_all(executor).await?;
         rows.iter()
             .map(|row| {
+                let result = row.try_get::<Option<Readable>, _>(4)?;
+                let (result, result_text) = result.map(|json| (json.value, json.text)).unzip();
                 Ok(BatchJob {
                     job: row.try_get(0)?,
                     queue: row.try_get(1)?,
                     group: row.try_get(2)?,
                     status: JobStatus::parse(row.try_get(3)?).ok_or_else(unknown("status"))?,
-                    result: row.try_get::<Option<Readable>, _>(4)?.map(|Readable(value)| value),
+                    result,
+                    result_text,
                     ended_at: row.try_get(5)?,
                     error: row.try_get(6)?,
                 })

@@ -263,10 +263,6 @@ impl Store {
     }
 }
 
-fn readable(row: &PgRow, column: usize) -> Result<Option<serde_json::Value>, sqlx::Error> {
-    Ok(row.try_get::<Option<Readable>, _>(column)?.map(|json| json.0))
-}
-
 fn failed_job(row: &PgRow) -> Result<FailedJob, sqlx::Error> {
     Ok(FailedJob {
         id: row.try_get(0)?,
@@ -291,13 +287,17 @@ fn status(word: &str) -> Result<JobStatus, sqlx::Error> {
 pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
     let count = |n: i32| u32::try_from(n).unwrap_or(0);
     let finished_at: Option<DateTime<Utc>> = row.try_get(12)?;
+    let data = row.try_get::<Option<Readable>, _>(4)?.unwrap_or_else(Readable::null);
+    let result = row.try_get::<Option<Readable>, _>(5)?;
+    let (result, result_text) = result.map(|json| (json.value, json.text)).unzip();
     Ok(Job {
         id: row.try_get(0)?,
         queue: row.try_get(1)?,
         group: row.try_get(2)?,
         limit_key: row.try_get(28)?,
         status: status(row.try_get(3)?)?,
-        data: readable(row, 4)?.unwrap_or_default(),
+        data: data.value,
+        data_text: data.text,
         payload: row.try_get(14)?,
         content_type: row.try_get(15)?,
         name: row.try_get(16)?,
@@ -309,7 +309,8 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
             .map(|ms| std::time::Duration::from_millis(ms.unsigned_abs())),
         dedup_id: row.try_get(21)?,
         headers: headers(row, 22)?,
-        result: readable(row, 5)?,
+        result,
+        result_text,
         error: row.try_get::<Option<Json<Failure>>, _>(6)?.map(|json| json.0),
         attempts: count(row.try_get(7)?),
         attempts_forgiven: count(row.try_get(23)?),

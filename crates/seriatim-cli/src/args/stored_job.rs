@@ -3,7 +3,7 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use serde_json::Value;
+use serde_json::value::RawValue;
 use seriatim::NewJob;
 
 #[derive(Debug, Clone, Args)]
@@ -24,7 +24,7 @@ pub(crate) struct StoredJob {
 
 impl StoredJob {
     /// Returns the job, with the data as they were read.
-    pub(crate) fn with(&self, data: &Value) -> NewJob {
+    pub(crate) fn with(&self, data: &RawValue) -> NewJob {
         let job = NewJob::new(&self.queue, data);
         let job = self.group.iter().fold(job, NewJob::group);
         self.job_name.iter().fold(job, NewJob::name)

@@ -12,7 +12,7 @@ use crate::commands::pause::doubt;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, program};
-use crate::output::{json_line, line, remark};
+use crate::output::{json, json_line, line, remark};
 use crate::session::Session;
 
 /// Runs a command about batches.
@@ -73,7 +73,7 @@ async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), F
     let jobs = session.client.batch_jobs(&mut *tx, batch, after).await?;
     if session.json() {
         json_line(&shown)?;
-        return jobs.iter().try_for_each(json_line);
+        return jobs.iter().try_for_each(|job| json_line(&json::batch_job(job)?));
     }
     line(&shown.to_string())?;
     let verb = match shown.state {

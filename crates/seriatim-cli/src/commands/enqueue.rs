@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{Read, stdin};
 
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use seriatim::NewJob;
 
 use crate::args::Enqueue;
@@ -83,7 +84,7 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
 }
 
 /// Reads the data: the argument itself, a file, or standard input.
-pub(crate) fn read(argument: &str) -> Result<Value, Failure> {
+pub(crate) fn read(argument: &str) -> Result<Box<RawValue>, Failure> {
     let usage = |message: String| Failure::Usage(message);
     let text = match argument.strip_prefix('@') {
         Some(path) => fs::read_to_string(path)
@@ -99,8 +100,9 @@ pub(crate) fn read(argument: &str) -> Result<Value, Failure> {
     parse(&text, "the data")
 }
 
-/// Reads JSON. The message does not repeat it: it may be a secret.
-pub(crate) fn parse(text: &str, what: &str) -> Result<Value, Failure> {
+/// Checks JSON, and keeps its text: a value would round its numbers. The message does not repeat
+/// it: it may be a secret.
+pub(crate) fn parse(text: &str, what: &str) -> Result<Box<RawValue>, Failure> {
     serde_json::from_str(text).map_err(|error| {
         Failure::Usage(format!(
             "{what} is no JSON, at line {}, column {}: a text needs double quotes",

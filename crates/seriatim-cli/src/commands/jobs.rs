@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::iter;
 use std::time::Duration;
 
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use seriatim::admin::{self, Cancelled, Moved, Operation};
 use seriatim::explain::JobExplanation;
@@ -45,10 +46,10 @@ async fn show(session: &Session, id: i64, with_data: bool) -> Result<(), Failure
     let sentence = explanation.map(|explanation| explanation.to_string());
     let operations = client.job_operations(&mut *session.read().await?, id).await?;
     if session.json() {
-        let mut value = json::job(&job, with_data)?;
-        value["sentence"] = sentence.into();
-        value["operations"] = serde_json::to_value(&operations)?;
-        return json_line(&value);
+        let mut fields = json::job(&job, with_data)?;
+        fields.insert(String::from("sentence"), to_raw_value(&sentence)?);
+        fields.insert(String::from("operations"), to_raw_value(&operations)?);
+        return json_line(&fields);
     }
     if let Some(sentence) = sentence {
         let (queue, group) = (Some(&*job.queue), job.group.as_deref());
@@ -108,8 +109,8 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
     }
     if with_data {
         let payload = job.payload.as_deref().map(json::hex);
-        fields.push(("data", Some(payload.unwrap_or_else(|| job.data.to_string()))));
-        fields.push(("result", job.result.as_ref().map(Value::to_string)));
+        fields.push(("data", Some(payload.unwrap_or_else(|| job.data_text().to_owned()))));
+        fields.push(("result", job.result_text().map(str::to_owned)));
     }
     fields.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
 }

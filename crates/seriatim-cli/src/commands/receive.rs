@@ -40,7 +40,7 @@ pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result
         return Err(Failure::NothingMatched(why));
     }
     if session.json() {
-        return jobs.iter().try_for_each(json_line);
+        return jobs.iter().try_for_each(|job| json_line(&json::received(job)?));
     }
     let mut table = Table::new(&["receipt", "~group", "#attempt", "until", "~data"]);
     for job in &jobs {
@@ -50,7 +50,7 @@ pub(crate) async fn receive(session: &Session, receive: args::Receive) -> Result
             job.group.clone().unwrap_or_default(),
             job.attempt.to_string(),
             clock(job.visible_until),
-            payload.unwrap_or_else(|| job.data.to_string()),
+            payload.unwrap_or_else(|| job.data_text().to_owned()),
         ]);
     }
     table.print()

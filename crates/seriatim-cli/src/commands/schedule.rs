@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use serde_json::value::RawValue;
 use seriatim::admin::{self, StoredSchedule};
 use seriatim::{ControlError, Schedule};
 use sqlx::PgConnection;
@@ -88,7 +89,7 @@ async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
 }
 
 /// Returns the schedule of the arguments, which name one timing.
-fn schedule(set: &SetSchedule, data: &serde_json::Value) -> Result<Schedule, Failure> {
+fn schedule(set: &SetSchedule, data: &RawValue) -> Result<Schedule, Failure> {
     let SetSchedule { name, cron, zone, every, at, job, missed, overlap } = set;
     let schedule = match (cron, zone, every, at) {
         (Some(spec), Some(zone), None, None) => Schedule::cron(name, spec, zone),

@@ -8,10 +8,11 @@ use std::io::{Write, stdout};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::value::to_raw_value;
 use seriatim::shards::ShardId;
 
 use crate::failure::Failure;
+use crate::output::json::Fields;
 use crate::output::text::visible;
 
 /// The form of the output.
@@ -38,13 +39,15 @@ pub(crate) fn tell_shard(shard: Option<ShardId>) {
     *SHARD.lock().unwrap_or_else(PoisonError::into_inner) = shard;
 }
 
-/// Adds the number of the server, if there are several.
-fn with_shard(mut value: Value) -> Value {
-    let shard = *SHARD.lock().unwrap_or_else(PoisonError::into_inner);
-    if let (Some(shard), Value::Object(fields)) = (shard, &mut value) {
-        fields.insert(String::from("shard"), shard.number().into());
-    }
-    value
+/// Adds the number of the server to an object, if there are several.
+fn with_shard(json: String) -> String {
+    let Some(shard) = *SHARD.lock().unwrap_or_else(PoisonError::into_inner) else { return json };
+    let named = || {
+        let mut fields: Fields = serde_json::from_str(&json)?;
+        fields.insert(String::from("shard"), to_raw_value(&shard.number())?);
+        serde_json::to_string(&fields)
+    };
+    named().unwrap_or(json)
 }
 
 /// Returns what names the server before a sentence for people, if there are several.
@@ -55,10 +58,7 @@ pub(crate) fn of_shard() -> String {
 
 /// Prints a value as one line of JSON. With several servers it names its own.
 pub(crate) fn json_line(value: &(impl Serialize + ?Sized)) -> Result<(), Failure> {
-    if SHARD.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-        return line(&serde_json::to_string(value)?);
-    }
-    line(&with_shard(serde_json::to_value(value)?).to_string())
+    line(&with_shard(serde_json::to_string(value)?))
 }
 
 /// Prints why a command failed to standard error, unless it was told. `job` is the job that failed,
@@ -71,7 +71,7 @@ pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
         }
         (_, Form::Json) => {
             let error = json::error(&failure.to_string(), failure.code(), job);
-            eprintln!("{}", with_shard(error));
+            eprintln!("{}", with_shard(error.to_string()));
         }
     }
 }
@@ -80,6 +80,8 @@ pub(crate) fn failure(form: Form, failure: &Failure, job: Option<i64>) {
 pub(crate) fn remark(form: Form, sentence: &str) {
     match form {
         Form::Text => eprintln!("{}note: {}", of_shard(), visible(sentence)),
-        Form::Json => eprintln!("{}", with_shard(serde_json::json!({"note": sentence}))),
+        Form::Json => {
+            eprintln!("{}", with_shard(serde_json::json!({"note": sentence}).to_string()));
+        }
     }
 }

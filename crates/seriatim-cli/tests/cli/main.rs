@@ -15,6 +15,7 @@ mod lists;
 mod maintain;
 mod migrate;
 mod moves;
+mod numbers;
 mod proxy;
 mod purge;
 mod receive;

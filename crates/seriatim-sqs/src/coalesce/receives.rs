@@ -118,7 +118,8 @@ impl Statement for Receives {
 fn size(job: &Received) -> usize {
     let text = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
     let attributes = job.attributes.as_ref().map_or(0, size_of_json);
-    size_of::<Received>() + text(&job.payload) + size_of_json(&job.data) + attributes
+    let data = size_of_json(&job.data) + job.data_text().len();
+    size_of::<Received>() + text(&job.payload) + data + attributes
 }
 
 fn size_of_json(value: &Value) -> usize {

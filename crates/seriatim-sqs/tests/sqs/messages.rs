@@ -438,7 +438,7 @@ async fn messages_of_sql_are_received_and_messages_are_jobs_of_sql() {
     .await;
     let all = json!({"MaxNumberOfMessages": 10, "AttributeNames": ["AWSTraceHeader"], "MessageAttributeNames": ["All"]});
     let received = sqs.receive_with(&url, all).await;
-    assert_eq!(bodies(&received), [r#"{"b":[1,null]}"#, "text", "/wA="]);
+    assert_eq!(bodies(&received), [r#"{"b": [1, null]}"#, "text", "/wA="]);
     assert_eq!(
         received[0]["MessageAttributes"],
         json!({"a": {"DataType": "String", "StringValue": "v"}})

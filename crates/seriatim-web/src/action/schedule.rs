@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use seriatim::admin::{self, StoredSchedule};
 use seriatim::{ControlError, NewJob, Overlap, Schedule, ScheduleError};
 
@@ -68,9 +69,9 @@ impl SetSchedule {
             }
         };
         let data = self.data.as_deref().unwrap_or("null");
-        let data: serde_json::Value = serde_json::from_str(data)
+        let data: &RawValue = serde_json::from_str(data)
             .map_err(|error| WebError::BadRequest(format!("The data is no JSON: {error}.")))?;
-        let job = NewJob::new(queue, &data);
+        let job = NewJob::new(queue, data);
         let job = group.iter().fold(job, NewJob::group);
         let job = job_name.iter().fold(job, NewJob::name);
         let missed = self.missed.as_deref().unwrap_or("last").parse();

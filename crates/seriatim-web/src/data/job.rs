@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use seriatim::explain::{AttemptInfo, JobExplanation};
 use seriatim::{AttemptRecord, Failure, Job, JobStatus, Progress};
 
@@ -37,17 +38,21 @@ pub(crate) struct JobView {
     pub(crate) error: Option<Failure>,
     pub(crate) history: Vec<AttemptRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) data: Option<serde_json::Value>,
+    pub(crate) data: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) result: Option<serde_json::Value>,
+    pub(crate) result: Option<Box<RawValue>>,
     pub(crate) content_type: Option<String>,
     pub(crate) payload_bytes: Option<usize>,
 }
 
 impl JobView {
     pub(crate) fn new(job: Job, show_data: bool) -> Self {
+        // The text: a value would round numbers.
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).ok().filter(|_| show_data);
         Self {
             attempt: job.attempt(),
+            data: raw(job.data_text()),
+            result: job.result_text().and_then(raw),
             id: job.id,
             queue: job.queue,
             moved_from: job.moved_from,
@@ -69,8 +74,6 @@ impl JobView {
             finished_at: job.finished_at,
             error: job.error,
             history: job.history,
-            data: show_data.then_some(job.data),
-            result: job.result.filter(|_| show_data),
             content_type: job.content_type,
             payload_bytes: job.payload.as_ref().filter(|_| show_data).map(Vec::len),
         }

@@ -12,6 +12,7 @@ use seriatim::explain::Reason;
 use crate::action::Button;
 use crate::data::{self, JobDetail, Shared, shown, span};
 use crate::pages::frame::{Asked, Shown, Visit};
+use crate::pages::indented::indented;
 use crate::pages::job_line::JobLine;
 use crate::pages::url::{lane_url, letters_url, queue_url};
 use crate::pages::view::When;
@@ -65,7 +66,6 @@ async fn show(visit: Visit, query: Asked<JobQuery>) -> Shown {
             let parked_with_it = explanation.is_some_and(|explanation| {
                 matches!(explanation.reason, Reason::Ended { parked: true, .. })
             });
-            let pretty = |json| serde_json::to_string_pretty(json).unwrap_or_default();
             let error = job.error.as_ref().map(|error| {
                 (shown(&error.message), error.chain.iter().map(|text| shown(text)).collect())
             });
@@ -90,8 +90,8 @@ async fn show(visit: Visit, query: Asked<JobQuery>) -> Shown {
                 attempts: job.history.iter().map(AttemptView::new).collect(),
                 timeline: timeline([&job], Utc::now()),
                 show_data: visit.app.config.show_data,
-                data: job.data.as_ref().map(pretty).unwrap_or_default(),
-                result: job.result.as_ref().map(pretty),
+                data: job.data.as_ref().map(|json| indented(json.get())).unwrap_or_default(),
+                result: job.result.as_ref().map(|json| indented(json.get())),
                 payload: job.payload_bytes.map(|bytes| {
                     let kind = job.content_type.as_deref().unwrap_or("no content type");
                     format!("{bytes} raw bytes ({})", shown(kind))

@@ -5,6 +5,7 @@ pub(crate) mod failed;
 pub(crate) mod find;
 pub(crate) mod frame;
 pub(crate) mod hour;
+pub(crate) mod indented;
 pub(crate) mod job;
 pub(crate) mod job_line;
 pub(crate) mod lane;
