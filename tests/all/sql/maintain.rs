@@ -196,8 +196,8 @@ async fn maintain_keeps_up_queues_that_receivers_serve() {
     let suspected =
         "select suspect is not null from seriatim.queue_group where group_id = 'lapses'";
     assert!(value::<bool>(pool, suspected).await);
-    let expired = "select error->>'kind' from seriatim.job where group_id = 'expires'";
-    assert_eq!(value::<String>(pool, expired).await, "expired");
+    let end_of_expired = "select error->>'kind' from seriatim.job where group_id = 'expires'";
+    assert_eq!(value::<String>(pool, end_of_expired).await, "expired");
 }
 
 /// Two timers at once, and one beside a processor: one does the work, and none waits.
