@@ -105,7 +105,8 @@ async fn a_move_task_is_started_carried_on_listed_and_cancelled() {
     assert_eq!((&task["status"], &task["to_queue"]), (&json!("running"), &Value::Null));
     let id = task["id"].to_string();
     let dry = cli.json(&["move-task", "run", "--dry-run"]).await;
-    assert_eq!(dry[0]["jobs"], 1);
+    // One a second, however slow this machine is: not all three.
+    assert!((1..3).contains(&dry[0]["jobs"].as_i64().unwrap()), "{dry:?}");
     cli.ends(DONE, &["move-task", "cancel", &id]).await;
     cli.ends(NOTHING, &["move-task", "cancel", &id]).await;
 
