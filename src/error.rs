@@ -97,13 +97,15 @@ pub enum MigrateError {
         /// The schema.
         schema: String,
     },
-    /// The table `adoption_lock` is empty, so no group can start.
+    /// A table that came with rows is empty.
     #[error(
-        "the table `adoption_lock` of schema {schema:?} is empty, so no group can start: call migrate() (or run `seriatim migrate`), which fills it again"
+        "the table `{table}` of schema {schema:?} is empty, and seriatim does not work without its rows: call migrate() (or run `seriatim migrate`), which fills it again"
     )]
-    NoLocks {
+    NoRows {
         /// The schema.
         schema: String,
+        /// The table.
+        table: &'static str,
     },
     /// Row security hides every row of a table from the role.
     #[error(

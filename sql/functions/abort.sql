@@ -26,6 +26,9 @@ declare
   token constant uuid := gen_random_uuid();
 begin
   perform check_isolation('abort');
+  -- Before a session is terminated, which no error undoes.
+  perform check_text('actor', actor);
+  perform check_text('reason', reason);
   done := false;
   select p.* into was from job_place(abort.job) p;
   status := was.status;
@@ -49,7 +52,7 @@ begin
       and locker(held.locker, case when was.group_id is null then 'job' else 'queue_group' end)
         = pg_backend_pid()
     then
-      raise 'job % is held by this transaction, which is that of its own handler', abort.job
+      raise 'job % is held by this transaction, which its own handler runs in', abort.job
         using errcode = 'object_not_in_prerequisite_state',
         hint = 'Let the handler return an error, or abort the job on another connection.';
     end if;

@@ -199,8 +199,8 @@ begin
   if not found then
     return (select false from batch b where b.id = abandon_batch.batch);
   end if;
-  perform record_operation(actor, 'abandon_batch', abandoned.queue, abandoned.group_id, null,
-    concat_ws(' ', reason, format('(batch %s)', abandoned.id)), 1);
+  perform record_change(actor, 'abandon_batch', abandoned.queue, abandoned.group_id, null, reason, 1,
+    format('(batch %s)', abandoned.id), null);
   return true;
 end $$;
 

@@ -14,6 +14,16 @@ begin
   end if;
 end $$;
 
+-- A text for people, such as the reason of an operator.
+create or replace function check_text(field text, given text) returns void
+language plpgsql immutable as $$
+begin
+  if char_length(given) > {reason_limit} then
+    raise exception 'the % has % characters, at most % are allowed', field, char_length(given), {reason_limit}
+      using errcode = '22023', hint = 'Shorten it.';
+  end if;
+end $$;
+
 create or replace function check_queue(given text) returns void
 language plpgsql immutable as $$
 begin
@@ -35,7 +45,8 @@ begin
   if not {schema}.is_read_committed() then
     raise exception '% needs READ COMMITTED, this transaction is %',
       what, upper(current_setting('transaction_isolation'))
-      using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED.';
+      using errcode = '0A000', hint = 'Begin it with BEGIN ISOLATION LEVEL READ COMMITTED, or set '
+        'default_transaction_isolation for the sessions of this program.';
   end if;
 end $$;
 

@@ -11,6 +11,8 @@
 -- `left_behind`: unfinished jobs of their groups that come before a moved one, and stay; counted up
 -- to 1,000 of each group.
 --
+-- No size is checked again: a client may have allowed larger data than SQL does.
+--
 -- Locks: the jobs NO KEY UPDATE, skips. With a deduplication id it waits as an enqueue does.
 create or replace function move_jobs(ids bigint[], to_queue text, reason text default null,
   actor text default session_user,
@@ -19,9 +21,10 @@ language plpgsql volatile set search_path from current set enable_seqscan = off 
 as $$
 #variable_conflict use_column
 declare
-  moved job; made record; locked bigint[];
+  moved job; locked bigint[]; by_content boolean; once text; new_job bigint;
 begin
   perform check_queue(to_queue);
+  by_content := (select q.dedup_by_content from queue q where q.name = to_queue);
   jobs := '{}';
   new_jobs := '{}';
   duplicates := 0;
@@ -42,31 +45,38 @@ begin
   for moved in
     select j.* from unnest(locked) l(id) join job j on j.id = any (array[l.id]) order by j.id
   loop
-    select e.id, e.duplicate into made from enqueue(to_queue, moved.data, moved.group_id,
-      run_at => moved.run_at, name => moved.name, reference => moved.reference, priority => moved.priority,
-      expires_at => moved.expires_at, max_attempts => moved.max_attempts, dedup_id => moved.dedup_id,
-      payload => moved.payload, content_type => moved.content_type, headers => moved.headers,
-      attributes => moved.attributes, limit_key => moved.limit_key) e;
-    if made.duplicate then
+    new_job := nextval('job_id_seq');
+    once := coalesce(moved.dedup_id,
+      case when by_content
+        then encode(sha256(coalesce(moved.payload, convert_to(moved.data::text, 'UTF8'))), 'hex') end);
+    if (case when once is not null
+      then claim_dedup_id(to_queue, moved.group_id, once, new_job) <> new_job end)
+    then
       duplicates := duplicates + 1;
       continue;
     end if;
-    update job j set created_at = moved.created_at, timeout_ms = moved.timeout_ms, lease_ms = moved.lease_ms,
-      batch_id = moved.batch_id
-    where j.id = made.id;
+    insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
+      expires_at, max_attempts, timeout_ms, lease_ms, dedup_id, headers, attributes, limit_key, batch_id,
+      created_at, run_at, turn_at)
+    values (new_job, to_queue, moved.group_id, moved.group_id is not null, moved.data, moved.payload,
+      moved.content_type, moved.name, moved.reference, moved.priority, moved.expires_at,
+      moved.max_attempts, moved.timeout_ms, moved.lease_ms, once, moved.headers, moved.attributes,
+      moved.limit_key, moved.batch_id, moved.created_at, moved.run_at,
+      case when moved.run_at <= clock_timestamp() then moved.run_at - moved.priority * {priority_aging}
+        else least(moved.run_at, moved.expires_at) end);
     if moved.headers ? {ended_batch} then
-      update batch b set follow_up = made.id
+      update batch b set follow_up = new_job
       where b.follow_up = moved.id and b.id::text = moved.headers->>{ended_batch};
     end if;
     -- An end of before, as of a dead letter, is none: the new job ends in its stead.
     delete from batch_end e where e.batch_id = moved.batch_id and e.job_id = moved.id;
     update job j set {cancelled}, batch_id = null, flagged = j.group_id is not null,
       error = jsonb_build_object('kind', 'cancelled', 'chain', '[]'::jsonb, 'attempt', j.attempts,
-        'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), made.id),
-        'moved_to', to_queue, 'moved_as', made.id)
+        'message', format('{moved_to} %s as job %s', to_jsonb(to_queue), new_job),
+        'moved_to', to_queue, 'moved_as', new_job)
     where j.id = moved.id;
     jobs := jobs || moved.id;
-    new_jobs := new_jobs || made.id;
+    new_jobs := new_jobs || new_job;
   end loop;
   select count(*), coalesce(sum(g.behind), 0) into groups, left_behind from (
     select (select count(*) from (
@@ -76,6 +86,8 @@ begin
     from (
       select j.queue, j.group_id, max(j.id) as last from job j
       where j.id = any (jobs) and j.group_id is not null group by j.queue, j.group_id) m) g;
-  perform record_operations(actor, 'move', jobs,
-    concat_ws(' ', reason, format('(to queue %s)', to_jsonb(to_queue))));
+  if jobs <> '{}' then
+    perform wake(to_queue);
+  end if;
+  perform record_operations(actor, 'move', jobs, reason, format('(to queue %s)', to_jsonb(to_queue)));
 end $$;

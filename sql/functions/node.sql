@@ -27,6 +27,6 @@ begin
   update job j set suspect = j.claim, lease_until = clock_timestamp() + {grace}
   from locked where j.id = any (array[locked.id]);
   get diagnostics jobs = row_count;
-  perform record_operation(actor, 'release_node', null, null, null,
-    coalesce(reason || ' ', '') || '(node ' || release_node.node || ')', groups + jobs);
+  perform record_change(actor, 'release_node', null, null, null, reason, groups + jobs,
+    '(node ' || release_node.node || ')', null);
 end $$;

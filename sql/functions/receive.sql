@@ -163,7 +163,7 @@ begin
 end $$;
 
 -- Lets a transaction that receives from a queue with a limit stay open for a moment only: until its
--- commit the receive has locked what the limit is counted by, the queue's row or that of the key.
+-- commit the receive has locked what the limit is counted by, the row of the queue or of the key.
 create or replace function commit_soon(of_queue text) returns void
 language plpgsql volatile as $$
 declare

@@ -76,7 +76,7 @@ begin
       select j.queue, j.group_id, array_agg(j.id) as ids from job j
       where j.id = any (redriven) and j.group_id is not null
       group by j.queue, j.group_id order by 1, 2) r);
-  perform record_operations(actor, 'redrive', redriven, reason);
+  perform record_operations(actor, 'redrive', redriven, reason, null);
 end $$;
 
 -- The same for up to `n` dead letters of a queue, or of one group of it, the lowest ids first:
@@ -125,6 +125,6 @@ begin
     perform end_halt(dead.queue, dead.group_id, array[dead.id]);
   end loop;
   perform mark_ends(discarded);
-  perform record_operations(actor, 'discard', discarded, reason);
+  perform record_operations(actor, 'discard', discarded, reason, null);
   return cardinality(discarded);
 end $$;

@@ -16,10 +16,8 @@ create or replace function record_schedule_operation(actor text, action text, of
   job_id bigint, reason text) returns void
 language plpgsql volatile set search_path from current as $$
 begin
-  if actor is not null then
-    insert into operation (actor, action, queue, group_id, job_id, reason, affected, schedule)
-    select actor, action, of_schedule.queue, of_schedule.group_id, job_id, reason, 1, of_schedule.name;
-  end if;
+  perform record_change(actor, action, of_schedule.queue, of_schedule.group_id, job_id, reason, 1, null,
+    of_schedule.name);
 end $$;
 
 -- Enqueues the job of a schedule for a due time, and returns its id. Its deduplication id is that

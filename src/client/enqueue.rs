@@ -54,7 +54,7 @@ impl Client {
         enqueued
     }
 
-    /// Enqueues those of many jobs that pass their checks, in one statement. Together they have at
+    /// Enqueues the jobs that pass their checks, in one statement. Together they have at
     /// most 256 MiB. Returns the results in the order of the jobs: a job that fails its checks gets
     /// its error and does not hold up the others.
     ///

@@ -56,71 +56,22 @@ const VERBS: [&str; 33] = [
     "release_node($node)",
 ];
 
-/// The states of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Queued,
-    Ungrouped,
-    Behind,
-    Delayed,
-    WaitsForRetry,
-    ByTransaction,
-    ByLease,
-    ByReceiver,
-    InOpenReceive,
-    Lapsed,
-    Succeeded,
-    Failed,
-    Halting,
-    BehindHalt,
-    Cancelled,
-    Moved,
-    ParkedWith,
-    Parked,
-    QueuePaused,
-    GroupPaused,
-    Gated,
-    AtLimit,
-    OfBatch,
-    StartedOfBatch,
-    EndedOfBatch,
-    DeadLetter,
-    DiscardedDeadLetter,
-    Expired,
+/// Declares the states of a job, and the list of them.
+macro_rules! states {
+    ($($state:ident)+) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        enum State { $($state),+ }
+        use State::*;
+        const STATES: &[State] = &[$($state),+];
+    };
 }
 
-use State::*;
-
-const STATES: [State; 28] = [
-    Queued,
-    Ungrouped,
-    Behind,
-    Delayed,
-    WaitsForRetry,
-    ByTransaction,
-    ByLease,
-    ByReceiver,
-    InOpenReceive,
-    Lapsed,
-    Succeeded,
-    Failed,
-    Halting,
-    BehindHalt,
-    Cancelled,
-    Moved,
-    ParkedWith,
-    Parked,
-    QueuePaused,
-    GroupPaused,
-    Gated,
-    AtLimit,
-    OfBatch,
-    StartedOfBatch,
-    EndedOfBatch,
-    DeadLetter,
-    DiscardedDeadLetter,
-    Expired,
-];
+states! {
+    Queued Ungrouped Behind Delayed WaitsForRetry ByTransaction ByLease ByReceiver InOpenReceive
+    Lapsed Succeeded Failed Halting BehindHalt Cancelled Moved ParkedWith Parked QueuePaused
+    GroupPaused Gated AtLimit OfBatch StartedOfBatch EndedOfBatch DeadLetter DiscardedDeadLetter
+    Expired
+}
 
 /// A job as it is seen: its state, its queue, whether it is due.
 type Seen = BTreeMap<i64, (String, String, bool)>;

@@ -19,7 +19,7 @@ pub(crate) const CONTENT_TYPE_LIMIT: usize = 200;
 pub(crate) const SCHEDULE_LIMIT: usize = 200;
 /// Longest name of a batch, in characters.
 pub(crate) const BATCH_LIMIT: usize = 200;
-/// Longest reason of a pause, in characters.
+/// Longest reason of an operator or of a rest, and longest name of an operator, in characters.
 pub(crate) const REASON_LIMIT: usize = 4_000;
 /// Longest schema name, in bytes: `PostgreSQL` cuts identifiers at 63, and the wake-up channel adds
 /// a suffix.
@@ -34,6 +34,19 @@ pub(crate) fn check(field: &'static str, name: &str, limit: usize) -> Result<(),
         return Err(NameError::TooLong { field, length, limit });
     }
     match name.char_indices().find(|(_, c)| c.is_control()) {
+        Some((position, character)) => Err(NameError::Control { field, character, position }),
+        None => Ok(()),
+    }
+}
+
+/// Checks a text for people, such as the reason of an operator: `check_text` of `checks.sql` is the
+/// same.
+pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), NameError> {
+    let length = text.chars().count();
+    if length > REASON_LIMIT {
+        return Err(NameError::TooLong { field, length, limit: REASON_LIMIT });
+    }
+    match text.char_indices().find(|(_, c)| *c == '\0') {
         Some((position, character)) => Err(NameError::Control { field, character, position }),
         None => Ok(()),
     }

@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
+use tokio::time::Instant;
 
 use crate::job::error::ScheduleError;
 use crate::metrics::schedules::record_schedule_jobs;
@@ -23,8 +24,9 @@ const NAMED: usize = 10;
 /// How long the first try waits for a lock: all commits that notify wait for each other, and a row
 /// that others fire is locked by them for a while.
 const PATIENT: &str = "set local lock_timeout = '1s'";
-/// Bounds what one tick reads.
+/// Bounds what one tick reads in order, and how long it fires them.
 const READS: usize = 20;
+const TIME: Duration = Duration::from_secs(5);
 
 /// The effect of the schedules that were due.
 #[derive(Debug, Default)]
@@ -42,6 +44,9 @@ pub(crate) struct Fired {
 }
 
 /// Fires the schedules that are due: at `now`, or by the database's clock.
+///
+/// The schedules that the database refuses stay due, and so first in line. If a tick does not get
+/// through all that are due, it fires some of the rest at random, so that each has its turn.
 pub(crate) async fn fire_schedules(
     store: &Store,
     conn: &mut PgConnection,
@@ -53,9 +58,11 @@ pub(crate) async fn fire_schedules(
         None => in_short_tx(conn, async |conn| store.now(conn).await).await?,
     };
     let mut after = (DateTime::<Utc>::UNIX_EPOCH, String::new());
-    for _ in 0..READS {
+    let (mut reads, mut at_random, mut until) = (0, false, Instant::now() + TIME);
+    loop {
+        reads += 1;
         let read = async |conn: &mut PgConnection| {
-            store.due_schedules(conn, now, (after.0, &after.1), limit()).await
+            store.due_schedules(conn, now, (after.0, &after.1), limit(), at_random).await
         };
         let due = in_short_tx(conn, read).await?;
         let Some(last) = due.last() else { break };
@@ -79,11 +86,17 @@ pub(crate) async fn fire_schedules(
             firings.push(Firing { name: due.name, seen, since, due: plan.due, next: plan.next });
         }
         for firings in firings.chunks(FIRED) {
-            fire(store, conn, firings, true, &mut fired).await?;
+            fire(store, conn, firings, until, true, &mut fired).await?;
         }
-        after = last;
-        if !full {
+        let in_time = Instant::now() < until;
+        if at_random || in_time && !full {
             break;
+        }
+        if in_time {
+            after = last;
+        }
+        if !in_time || reads == READS {
+            (at_random, until) = (true, Instant::now() + TIME);
         }
     }
     let next = async |conn: &mut PgConnection| store.schedule_due_in(conn, now).await;
@@ -101,16 +114,20 @@ fn limit() -> i64 {
     i64::try_from(READ).unwrap_or(i64::MAX)
 }
 
-/// Fires some schedules in one transaction; each in its own if the database refuses that. One whose
-/// row another process has, or whose job waits for a lock, is left to the next tick. With `patient`
-/// it waits longer.
+/// Fires some schedules in one transaction, unless it is `until` already; each in a transaction of
+/// its own if the database refuses that. One whose row another process has, or whose job waits for
+/// a lock, is left to the next tick. With `patient` it waits longer.
 async fn fire(
     store: &Store,
     conn: &mut PgConnection,
     firings: &[Firing],
+    until: Instant,
     patient: bool,
     fired: &mut Fired,
 ) -> Result<(), sqlx::Error> {
+    if Instant::now() >= until {
+        return Ok(());
+    }
     match fire_together(store, conn, firings, patient).await? {
         Ok(made) => {
             for (schedule, jobs) in made.into_iter().filter(|(_, jobs)| *jobs > 0) {
@@ -125,7 +142,8 @@ async fn fire(
             [one] => fired.refused.push((one.name.clone(), error)),
             several => {
                 for one in several {
-                    Box::pin(fire(store, conn, std::slice::from_ref(one), false, fired)).await?;
+                    let one = std::slice::from_ref(one);
+                    Box::pin(fire(store, conn, one, until, false, fired)).await?;
                 }
             }
         },

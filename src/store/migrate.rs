@@ -59,6 +59,15 @@ const BEGIN_READ: &str = "begin isolation level read committed read only; ";
 /// The encoding that a database needs.
 const UTF8: &str = "UTF8";
 
+/// The tables that the schema's steps fill, and the select that returns their rows.
+const FILLED: [(&str, &str); 2] = [
+    ("adoption_lock", "select n from generate_series(0, 65535) n"),
+    (
+        "sqs_secret",
+        "select sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'))",
+    ),
+];
+
 /// The steps and the functions with which a version of the library makes a schema.
 #[derive(Debug, Clone)]
 pub(crate) struct Release {
@@ -210,8 +219,10 @@ impl Store {
             }
             let applied = self.applied(conn).await?;
             let state = self.state_of(&applied, &STEPS)?;
-            if state == SchemaState::Equal && self.lacks_locks(conn).await? {
-                return Err(MigrateError::NoLocks { schema: self.names.schema().to_owned() });
+            if state == SchemaState::Equal
+                && let Some(table) = self.emptied(conn).await?
+            {
+                return Err(MigrateError::NoRows { schema: self.names.schema().to_owned(), table });
             }
             Ok(state)
         };
@@ -361,7 +372,7 @@ impl Store {
             return Ok(true);
         };
         self.compare_functions(conn, recorded, release).await?;
-        self.lacks_locks(conn).await
+        Ok(self.emptied(conn).await?.is_some())
     }
 
     /// How a schema stands to a program that knows these steps.
@@ -498,33 +509,34 @@ impl Store {
         self.refuse_distributed(conn).await
     }
 
-    /// Fills the tables without whose rows nothing works, if they came without them: a copy of the
-    /// schema alone, or a test suite that truncates all tables.
+    /// Fills the tables that came without their rows: a copy of the schema alone, or a test suite
+    /// that truncates all tables.
     fn fill_tables(&self) -> String {
-        self.names.sql(
-            "insert into {adoption_lock} select n from generate_series(0, 65535) n
-            where not exists (select from {adoption_lock});
-            insert into {sqs_secret}
-            select sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'))
-            where not exists (select from {sqs_secret});
-            ",
-        )
+        let fill = |(table, rows): &(&str, &str)| {
+            let table = self.names.quoted(table);
+            format!("insert into {table} {rows} where not exists (select from {table});\n")
+        };
+        FILLED.iter().map(fill).collect()
     }
 
-    /// Returns whether the table `adoption_lock` is empty. A role that may not read it adopts no
-    /// group.
-    async fn lacks_locks(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
+    /// Returns a table that has lost its rows. A role does not work with one that it may not read.
+    async fn emptied(&self, conn: &mut PgConnection) -> Result<Option<&'static str>, MigrateError> {
         let failed = |source| self.failed(source);
-        let table = self.names.quoted("adoption_lock");
-        let readable = "select coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'select'), false)";
-        let readable = sqlx::query(readable).persistent(false).bind(&table);
-        let row = readable.fetch_one(&mut *conn).await;
-        if !row.and_then(|row| row.try_get::<bool, _>(0)).map_err(failed)? {
-            return Ok(false);
+        for (name, _) in FILLED {
+            let table = self.names.quoted(name);
+            let readable = "select coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'select'), false)";
+            let readable = sqlx::query(readable).persistent(false).bind(&table);
+            let row = readable.fetch_one(&mut *conn).await;
+            if !row.and_then(|row| row.try_get::<bool, _>(0)).map_err(failed)? {
+                continue;
+            }
+            let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
+            let row = sqlx::query(empty).persistent(false).fetch_one(&mut *conn).await;
+            if row.and_then(|row| row.try_get(0)).map_err(failed)? {
+                return Ok(Some(name));
+            }
         }
-        let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
-        let row = sqlx::query(empty).persistent(false).fetch_one(conn).await;
-        row.and_then(|row| row.try_get(0)).map_err(failed)
+        Ok(None)
     }
 
     async fn lock_out_migrations(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {

@@ -2,7 +2,7 @@
 //!
 //! It decides whether jobs of a group ran in order (P1), one at a time (P2), whether any was lost
 //! (P3), whether effects are there exactly once (P4, P10) and attempts were counted (P9), and
-//! whether limits, rates, batches and schedules did what they are for. It tells each
+//! whether limits, rates, batches and schedules did what they are for. It reports each
 //! violation as a short story. `docs/history.md` has the format, which is that of any queue, and
 //! the conclusions from each observation.
 //!

@@ -115,7 +115,7 @@ fn millionths(n: Millionths) -> f64 {
 }
 
 /// How many starts the rates of a stretch allow up to a moment: each as long as it may have been
-/// there. A change begins anew, with its burst.
+/// there. A changed rate starts again, with its burst.
 struct Allowance {
     /// (from when on, what was allowed until then, starts in millionths, per).
     pieces: Vec<(Time, Millionths, Millionths, Time)>,

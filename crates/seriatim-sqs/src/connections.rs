@@ -26,7 +26,7 @@ const HEADS: usize = 64 * 1024 * 1024;
 /// How far the request of a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// There is none, or its head comes, or it is being refused.
+    /// There is no request, its head is being read, or it is being refused.
     Idle,
     SmallBody,
     LargeBody,

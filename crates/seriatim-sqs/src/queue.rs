@@ -124,7 +124,7 @@ impl Queue {
     pub(crate) fn settings(&self) -> Texts {
         let numbers = NUMBERS.iter().map(|(name, ..)| *name);
         let names = numbers.chain(WORDS.iter().map(|(name, _)| *name)).chain(TEXTS);
-        // The period is that of the key.
+        // The period of the key counts.
         let has_key = self.attributes.contains_key("KmsMasterKeyId");
         let names = names.filter(|name| has_key || *name != "KmsDataKeyReusePeriodSeconds");
         names.filter_map(|name| Some((name.to_owned(), self.setting(name)?))).collect()

@@ -16,7 +16,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         batch: i64,
     ) -> Result<bool, ControlError> {
-        let abandoned = self.store().abandon_batch(executor, batch, self.acting()).await?;
+        let abandoned = self.store().abandon_batch(executor, batch, self.acting()?).await?;
         abandoned.ok_or(ControlError::NoSuchBatch { batch })
     }
 }

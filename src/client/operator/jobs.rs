@@ -51,7 +51,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Cancelled, ControlError> {
-        cancel(self.store(), executor, job, self.acting()).await
+        cancel(self.store(), executor, job, self.acting()?).await
     }
 
     /// Queues a failed or cancelled job again, with all attempts anew. It keeps its id, and so runs
@@ -69,7 +69,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<Retried, ControlError> {
-        let report = self.store().retry(executor, job, self.acting()).await?;
+        let report = self.store().retry(executor, job, self.acting()?).await?;
         if report.parked {
             return Err(ControlError::Parked { id: job });
         }
@@ -97,7 +97,7 @@ impl Operator {
     /// otherwise; [`ControlError::Busy`] if a worker or another transaction has it for a moment;
     /// [`ControlError::Database`].
     pub async fn skip(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store().skip(executor, job, self.acting()).await?;
+        let report = self.store().skip(executor, job, self.acting()?).await?;
         if let Some(by) = report.halted_by {
             return Err(ControlError::HaltedBy { id: job, by });
         }
@@ -121,7 +121,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         job: i64,
     ) -> Result<(), ControlError> {
-        let report = self.store().run_now(executor, job, self.acting()).await?;
+        let report = self.store().run_now(executor, job, self.acting()?).await?;
         let advice = "only a queued job can be; a failed or cancelled one can be retried";
         check_done(&report, job, &[JobStatus::Queued], "made due", advice)
     }
@@ -146,7 +146,7 @@ impl Operator {
     /// [`ControlError::MayNotAbort`]; [`ControlError::Busy`] if another transaction has its row and
     /// does not end; [`ControlError::Database`].
     pub async fn abort(&self, executor: impl PgExecutor<'_>, job: i64) -> Result<(), ControlError> {
-        let report = self.store().abort(executor, job, self.acting()).await?;
+        let report = self.store().abort(executor, job, self.acting()?).await?;
         if let Some(pid) = report.forbidden {
             return Err(ControlError::MayNotAbort { id: job, pid });
         }
@@ -168,7 +168,7 @@ impl Operator {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store().unhalt_group(executor, queue, group, self.acting()).await? {
+        if self.store().unhalt_group(executor, queue, group, self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::NotHalted { queue: queue.to_owned(), group: group.to_owned() })

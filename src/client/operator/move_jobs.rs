@@ -97,6 +97,6 @@ impl Operator {
         to_queue: &str,
     ) -> Result<Moved, ControlError> {
         name::check_queue(to_queue)?;
-        Ok(self.store().move_jobs(executor, jobs, to_queue, self.acting()).await?.into())
+        Ok(self.store().move_jobs(executor, jobs, to_queue, self.acting()?).await?.into())
     }
 }

@@ -43,7 +43,7 @@ impl Operator {
         }
         check_count("limit", *limit)?;
         check_count("per_second", *per_second)?;
-        let started = self.store().start_move_task(executor, task, self.acting()).await;
+        let started = self.store().start_move_task(executor, task, self.acting()?).await;
         started.map_err(|error| match error.as_database_error().and_then(DatabaseError::code) {
             // The arguments were checked.
             Some(code) if code == "22023" => {
@@ -63,7 +63,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         task: i64,
     ) -> Result<Option<u64>, ControlError> {
-        Ok(self.store().cancel_move_task(executor, task, self.acting()).await?)
+        Ok(self.store().cancel_move_task(executor, task, self.acting()?).await?)
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 use sqlx::PgExecutor;
 
 use crate::client::operator::operator::Operator;
+use crate::error::ControlError;
 use crate::job::words::counted;
 
 /// The claims that a release made suspected; prints as one sentence.
@@ -48,13 +49,13 @@ impl Operator {
     /// or its processor's presence does.
     ///
     /// # Errors
-    /// The database's.
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn release_node(
         &self,
         executor: impl PgExecutor<'_>,
         node: &str,
-    ) -> Result<Released, sqlx::Error> {
-        let (groups, jobs) = self.store().release_node(executor, node, self.acting()).await?;
+    ) -> Result<Released, ControlError> {
+        let (groups, jobs) = self.store().release_node(executor, node, self.acting()?).await?;
         Ok(Released { groups, jobs })
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::client::client::Client;
+use crate::job::error::NameError;
+use crate::job::name;
 use crate::store::{Acting, Store};
 
 /// Changes what an operator may change: jobs that failed, groups that stand, queues and nodes.
@@ -34,7 +36,8 @@ pub struct Operator {
 
 impl Client {
     /// Returns an operator: `actor` is the name of a person or a program, `reason` why it acts, or
-    /// `None`. Both are recorded with each change.
+    /// `None`. Both are recorded with each change. They have at most 4000 characters and no NUL: a
+    /// change by an operator with a longer text is refused with [`NameError`].
     pub fn operator<'a>(&self, actor: &str, reason: impl Into<Option<&'a str>>) -> Operator {
         let reason = reason.into().map(Arc::from);
         Operator { client: self.clone(), actor: actor.into(), reason }
@@ -51,7 +54,13 @@ impl Operator {
         &self.client.store
     }
 
-    pub(crate) fn acting(&self) -> Acting<'_> {
-        Acting { actor: Some(&self.actor), reason: self.reason.as_deref() }
+    /// Returns who acts and why.
+    ///
+    /// # Errors
+    /// [`NameError`] if one of them cannot be stored.
+    pub(crate) fn acting(&self) -> Result<Acting<'_>, NameError> {
+        name::check_text("actor", &self.actor)?;
+        name::check_text("reason", self.reason.as_deref().unwrap_or_default())?;
+        Ok(Acting { actor: Some(&self.actor), reason: self.reason.as_deref() })
     }
 }

@@ -29,7 +29,7 @@ impl Operator {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
         let of = || (queue.to_owned(), group.to_owned());
-        match self.store().park_group(executor, queue, group, self.acting()).await? {
+        match self.store().park_group(executor, queue, group, self.acting()?).await? {
             ParkReport { job: Some(job), .. } => Ok(job),
             ParkReport { running: Some(job), .. } => {
                 let (queue, group) = of();
@@ -65,7 +65,7 @@ impl Operator {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
         let report =
-            self.store().redrive_parked(executor, queue, group, job, self.acting()).await?;
+            self.store().redrive_parked(executor, queue, group, job, self.acting()?).await?;
         match report.jobs {
             _ if report.busy => Err(group_busy(queue, group)),
             0 => Err(not_parked(queue, group, job)),
@@ -88,7 +88,7 @@ impl Operator {
     ) -> Result<u64, ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        match self.store().discard_parked(executor, queue, group, job, self.acting()).await? {
+        match self.store().discard_parked(executor, queue, group, job, self.acting()?).await? {
             None => Err(group_busy(queue, group)),
             Some(0) => Err(not_parked(queue, group, job)),
             Some(jobs) => Ok(jobs),

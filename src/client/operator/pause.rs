@@ -19,8 +19,7 @@ impl Operator {
     /// jobs in flight claims nothing.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] if the reason cannot be stored;
-    /// [`ControlError::Database`].
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn pause_queue(
         &self,
         executor: impl PgExecutor<'_>,
@@ -57,7 +56,7 @@ impl Operator {
         queue: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        if self.store().unpause(executor, queue, None, self.acting()).await? {
+        if self.store().unpause(executor, queue, None, self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
@@ -71,8 +70,7 @@ impl Operator {
     /// end. A pause is not a halt: each ends by its own request.
     ///
     /// # Errors
-    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] if the reason cannot be stored;
-    /// [`ControlError::Database`].
+    /// [`ControlError::Name`]; [`ControlError::Database`].
     pub async fn pause_group(
         &self,
         executor: impl PgExecutor<'_>,
@@ -111,8 +109,7 @@ impl Operator {
         if let Some(group) = group {
             name::check("group", group, name::GROUP_LIMIT)?;
         }
-        let acting = self.acting();
-        check_reason(acting.reason)?;
+        let acting = self.acting()?;
         let paused = self.store().pause(executor, queue, group, until, acting).await;
         paused.map_err(|error| match until {
             Some(until) if is_end_refused(&error) => ControlError::OutOfRange {
@@ -140,30 +137,9 @@ impl Operator {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store().unpause(executor, queue, Some(group), self.acting()).await? {
+        if self.store().unpause(executor, queue, Some(group), self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })
-    }
-}
-
-/// Accepts any text that `PostgreSQL` can hold, up to [`name::REASON_LIMIT`] characters.
-fn check_reason(reason: Option<&str>) -> Result<(), ControlError> {
-    let Some(reason) = reason else {
-        return Ok(());
-    };
-    let out_of_range = |value| ControlError::OutOfRange {
-        setting: "the reason of the pause",
-        value,
-        range: "text of at most 4000 characters without NUL",
-    };
-    if reason.contains('\0') {
-        return Err(out_of_range(String::from("a text with a NUL character")));
-    }
-    match reason.chars().count() {
-        length if length > name::REASON_LIMIT => {
-            Err(out_of_range(format!("a text of {length} characters")))
-        }
-        _ => Ok(()),
     }
 }

@@ -111,7 +111,7 @@ impl Operator {
         group: Option<&str>,
         everything: bool,
     ) -> Result<Purged, ControlError> {
-        let (store, acting) = (self.store(), self.acting());
+        let (store, acting) = (self.store(), self.acting()?);
         let mut conn = WorkConnection::from(pool.acquire().await?);
         let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();

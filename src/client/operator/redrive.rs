@@ -83,7 +83,7 @@ impl Operator {
     ) -> Result<Redriven, ControlError> {
         name::check_queue(queue)?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let report = self.store().redrive(executor, queue, None, limit, self.acting()).await?;
+        let report = self.store().redrive(executor, queue, None, limit, self.acting()?).await?;
         Ok(Redriven::from(report))
     }
 
@@ -101,7 +101,7 @@ impl Operator {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        Ok(self.store().redrive(executor, queue, Some(group), limit, self.acting()).await?.into())
+        Ok(self.store().redrive(executor, queue, Some(group), limit, self.acting()?).await?.into())
     }
 
     /// Queues those of the jobs that are dead letters again, as [`redrive`](Self::redrive) does:
@@ -115,7 +115,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         jobs: &[i64],
     ) -> Result<Redriven, ControlError> {
-        Ok(self.store().redrive_jobs(executor, jobs, self.acting()).await?.into())
+        Ok(self.store().redrive_jobs(executor, jobs, self.acting()?).await?.into())
     }
 
     /// Gives those of the jobs that are dead letters up, also in a dead-letter queue: they end as
@@ -131,7 +131,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         jobs: &[i64],
     ) -> Result<u64, ControlError> {
-        Ok(self.store().discard_jobs(executor, jobs, self.acting()).await?)
+        Ok(self.store().discard_jobs(executor, jobs, self.acting()?).await?)
     }
 }
 

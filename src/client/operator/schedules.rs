@@ -25,7 +25,7 @@ impl Operator {
         let schedule = schedule.check(self.client().enqueue.data_limit)?;
         let now = self.store().now(&mut *conn).await?;
         let next = schedule.times.after(now);
-        Ok(self.store().set_schedule(conn, &schedule, next, self.acting()).await?)
+        Ok(self.store().set_schedule(conn, &schedule, next, self.acting()?).await?)
     }
 
     /// Pauses a schedule: no due time makes a job until
@@ -39,7 +39,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         schedule: &str,
     ) -> Result<(), ControlError> {
-        let paused = self.store().pause_schedule(executor, schedule, self.acting()).await?;
+        let paused = self.store().pause_schedule(executor, schedule, self.acting()?).await?;
         found(paused, schedule)
     }
 
@@ -54,7 +54,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         schedule: &str,
     ) -> Result<(), ControlError> {
-        if self.store().resume_schedule(executor, schedule, self.acting()).await? {
+        if self.store().resume_schedule(executor, schedule, self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::ScheduleNotPaused { schedule: schedule.to_owned() })
@@ -71,7 +71,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         schedule: &str,
     ) -> Result<i64, ControlError> {
-        let fired = self.store().fire_schedule(executor, schedule, self.acting()).await?;
+        let fired = self.store().fire_schedule(executor, schedule, self.acting()?).await?;
         fired.ok_or_else(|| ControlError::NoSuchSchedule { schedule: schedule.to_owned() })
     }
 
@@ -85,7 +85,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         schedule: &str,
     ) -> Result<(), ControlError> {
-        let removed = self.store().remove_schedule(executor, schedule, self.acting()).await?;
+        let removed = self.store().remove_schedule(executor, schedule, self.acting()?).await?;
         found(removed, schedule)
     }
 }

@@ -21,7 +21,7 @@ impl Operator {
         settings: QueueSettings,
     ) -> Result<(), ConfigureError> {
         let change = settings.check()?;
-        Ok(self.store().configure_queue(executor, change, self.acting()).await?)
+        Ok(self.store().configure_queue(executor, change, self.acting()?).await?)
     }
 
     /// Sets what a group does with a job that is out of attempts, instead of its queue's
@@ -43,6 +43,6 @@ impl Operator {
         if let Some((value, range)) = policy.and_then(OutOfAttempts::mistake) {
             return Err(ControlError::OutOfRange { setting: "policy", value, range });
         }
-        Ok(self.store().set_group_policy(executor, queue, group, policy, self.acting()).await?)
+        Ok(self.store().set_group_policy(executor, queue, group, policy, self.acting()?).await?)
     }
 }

@@ -34,6 +34,13 @@ statements! {
           and (s.next_fire, s.name) > ($3, $4)
         order by s.next_fire, s.name limit $5",
     );
+    DUE_AT_RANDOM = |names| names.sql(
+        "select s.name, s.kind, s.spec, s.zone, s.missed, s.missed_at_most::integer, s.next_fire, s.counts_from
+        from {schedule} s
+        where s.paused_at is null and s.next_fire <= $1 and (s.kind <> 'cron' or $2)
+          and (s.next_fire, s.name) > ($3, $4)
+        order by random() limit $5",
+    );
     DUE_IN = |names| names.sql(
         "select extract(epoch from s.next_fire - clock_timestamp())::float8 from {schedule} s
         where s.paused_at is null and s.next_fire > $1 order by s.next_fire, s.name limit 1",
@@ -150,16 +157,21 @@ impl Store {
         list.fetch_all(executor).await?.iter().map(stored).collect()
     }
 
-    /// Returns schedules that are due at `now`, the first due first, from behind `after` on. A
-    /// program without the feature `cron` gets none by cron expressions. Locks nothing.
+    /// Returns schedules that are due at `now` and follow `after`: the first due first, or
+    /// `at_random`. A program without the feature `cron` gets none by cron expressions. Locks
+    /// nothing.
     pub(crate) async fn due_schedules(
         &self,
         executor: impl PgExecutor<'_>,
         now: DateTime<Utc>,
         after: (DateTime<Utc>, &str),
         limit: i64,
+        at_random: bool,
     ) -> Result<Vec<DueSchedule>, sqlx::Error> {
-        let due = self.query(&DUE).bind(now).bind(cfg!(feature = "cron"));
+        let due = self
+            .query(if at_random { &DUE_AT_RANDOM } else { &DUE })
+            .bind(now)
+            .bind(cfg!(feature = "cron"));
         let due = due.bind(after.0).bind(after.1).bind(limit);
         let rows = due.fetch_all(executor).await?;
         rows.iter()

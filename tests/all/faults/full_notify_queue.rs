@@ -1,5 +1,5 @@
 //! A session that listens and stays in a transaction, in any database, fills the server's NOTIFY
-//! queue. Then each commit that has notified fails: no wake-up is sent any more.
+//! queue. Then each commit that has notified fails: no wake-up is sent.
 
 use std::path::Path;
 use std::time::Duration;

@@ -107,13 +107,12 @@ async fn nothing_is_claimed_before_a_death_could_be_seen() {
         .unwrap();
     let own = PgPoolOptions::new().max_connections(4);
     let running = worker(database.pool_with(own).await.unwrap(), "a", &log, &errors);
-    let of_presence = |said: &&String| said.contains("presence");
-    errors
-        .0
-        .wait("two tries have failed", |said| said.iter().filter(of_presence).count() >= 2)
-        .await;
-    let said = errors.0.entries();
-    assert_eq!(said.iter().filter(of_presence).count(), said.len(), "{said:?}");
+    // A try that took long, on a machine with much else to do, is no failure of another kind.
+    let of_presence =
+        |said: &[String]| said.iter().filter(|said| said.starts_with("Presence:")).count();
+    errors.0.wait("two tries have failed", |said| of_presence(said) >= 2).await;
+    let said = errors.but_slow_checks();
+    assert_eq!(of_presence(&said), said.len(), "{said:?}");
     let waits = job(pool, id).await;
     assert_eq!((waits.status, waits.attempts), (JobStatus::Queued, 0));
     lock.rollback().await.unwrap();

@@ -553,6 +553,24 @@ async fn a_schedule_that_the_database_refuses_holds_up_no_other() {
     assert_eq!(made(pool).await.len(), 2);
 }
 
+/// The schedules that are refused stay due, and so first in line.
+#[tokio::test]
+async fn however_many_schedules_are_refused_the_others_are_fired() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    let insert = async |of: &str, from: i32, to: i32, spec: &str, due: &str| {
+        let insert = format!(
+            "insert into seriatim.schedule (name, queue, job, kind, spec, counts_from, next_fire) \
+             select '{of} ' || k, 'q', '{{\"data\": 1}}', 'every', '{spec}', now() - interval '2 days', \
+               now() - interval '{due}' from generate_series({from}, {to}) k"
+        );
+        by_hand(pool, insert).await;
+    };
+    insert("refused", 1, 20_001, "unreadable", "1 day").await;
+    insert("good", 1, 1, "3600", "1 hour").await;
+    assert_eq!(client.fire_schedules(pool).await.unwrap(), 1);
+}
+
 #[tokio::test]
 async fn a_schedule_whose_job_waits_for_a_lock_is_fired_later() {
     let database = database().await;

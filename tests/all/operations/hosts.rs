@@ -4,13 +4,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::receive::Receive;
 use seriatim::{Client, JobStatus, Processor};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool};
 
 use crate::support::{
     Errors, Log, by_hand, chain, database, ended, eventually, handler, handler_with, job_of,
-    nothing_remains, queue, started, value,
+    nothing_remains, operator, queue, started, value,
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing
@@ -134,6 +135,41 @@ async fn serializable_and_deferrable_are_the_default() {
         true,
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_pool_at_read_committed_calls_every_verb_whatever_the_default() {
+    let database = database().await;
+    let default = "alter database {name} set default_transaction_isolation = serializable";
+    by_hand(database.pool(), default.replace("{name}", database.name())).await;
+    let url = PgConnectOptions::from_str(&database.url()).unwrap();
+    let named = url.clone().options([("default_transaction_isolation", "read committed")]);
+    let (client, ann) = (Client::default(), operator());
+    for (options, refused) in [(url, true), (named, false)] {
+        let pool = &PgPoolOptions::new().connect_with(options).await.unwrap();
+        let mut ids = Vec::new();
+        for group in ["a", "b", "c", "d"] {
+            ids.push(client.enqueue(pool, job_of("q", group, 1)).await.unwrap().id());
+        }
+        let error = match client.receive(pool, Receive::new("q").group("d")).await {
+            Err(error) => Some(chain(&error)),
+            Ok(received) => client.ack(pool, &received[0].receipt).await.err().map(|e| chain(&e)),
+        };
+        let answers = [
+            error,
+            ann.run_now(pool, ids[0]).await.err().map(|error| chain(&error)),
+            ann.skip(pool, ids[0]).await.err().map(|error| chain(&error)),
+            ann.redrive_jobs(pool, &ids[..1]).await.err().map(|error| chain(&error)),
+            ann.move_jobs(pool, &ids[1..2], "other").await.err().map(|error| chain(&error)),
+            client.run_move_tasks(pool).await.err().map(|error| chain(&error)),
+            ann.abort(pool, ids[2]).await.err().map(|error| chain(&error)),
+        ];
+        let of_level = |answer: &Option<String>| {
+            answer.as_ref().is_some_and(|error| error.contains("needs READ COMMITTED"))
+        };
+        assert!(answers.iter().all(|answer| of_level(answer) == refused), "{answers:?}");
+        ann.purge(pool, "q").await.expect("it begins its own transactions");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

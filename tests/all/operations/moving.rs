@@ -204,3 +204,38 @@ async fn dead_letters_of_one_group_are_moved_back() {
     let log = "select concat_ws(' ', action, queue, group_id) from seriatim.operation";
     assert_eq!(value::<String>(pool, log).await, "start_move_task dead a");
 }
+
+/// A client may allow more than SQL does, and the database writes JSON with spaces.
+#[tokio::test]
+async fn no_verb_refuses_the_size_that_an_enqueue_accepted() {
+    let database = database().await;
+    let pool = database.pool();
+    let client = Client::default().data_limit(4 << 20);
+    let large = Value::from("x".repeat(2 << 20));
+    let spaced = Value::from(vec![1; 400_000]);
+    let header = "h".repeat(4_000);
+    let mut ids = Vec::new();
+    for data in [&large, &spaced] {
+        let new = NewJob::new("ordres", data).group("g").header("note", &*header);
+        ids.push(client.enqueue(pool, new).await.unwrap().id());
+    }
+    let bytes = NewJob::bytes("ordres", "text/plain", vec![7; 2 << 20]).group("g");
+    ids.push(client.enqueue(pool, bytes).await.unwrap().id());
+    let moved = operator().move_jobs(pool, &ids, "orders").await.unwrap();
+    assert_eq!((moved.jobs.len(), moved.duplicates), (3, 0));
+    let ids: Vec<i64> = moved.jobs.iter().map(|moved| moved.new_job).collect();
+    let same = "select count(*) from seriatim.job a join seriatim.job b on b.id = a.id + 3 \
+        and (a.data, a.payload, a.headers, a.group_id) is not distinct from (b.data, b.payload, b.headers, b.group_id) \
+        where a.queue = 'ordres'";
+    assert_eq!(value::<i64>(pool, same).await, 3);
+    // So does no verb that moves a job without a copy.
+    for id in &ids {
+        operator().skip(pool, *id).await.unwrap();
+    }
+    assert_eq!(operator().redrive_jobs(pool, &ids).await.unwrap().jobs, 3);
+    let task = NewMoveTask::new("orders").to("ordres");
+    operator().start_move_task(pool, &task).await.unwrap();
+    assert_eq!(client.run_move_tasks(pool).await.unwrap(), 3);
+    let receive = Receive::new("ordres");
+    assert_eq!(client.receive(pool, receive).await.unwrap().len(), 1);
+}

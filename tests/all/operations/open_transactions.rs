@@ -13,7 +13,7 @@ use crate::support::{
 
 const TABLE: &str = include_str!("../../../docs/open-transactions.md");
 
-/// A row of the table: what a session ran, and whether each of the eight works meanwhile.
+/// A row of the table: what a session ran, and whether each of the eight works at the same time.
 struct Row {
     sql: &'static str,
     cells: Vec<bool>,

@@ -284,7 +284,7 @@ impl std::io::Write for HostileLog {
     }
 }
 
-// One thread: the log is that of the thread.
+// One thread: each thread has a log of its own.
 #[tokio::test]
 async fn p3_a_task_that_panics_is_reported_and_runs_again() {
     let _beside = Logged::default().start();

@@ -394,3 +394,87 @@ async fn group_overview_reads_no_further_than_its_limit() {
     }
     database.remove().await.unwrap();
 }
+
+/// Each function of an operator, with arguments that get as far as the record of the change.
+const ACTIONS: [(&str, &str); 26] = [
+    ("abandon_batch", "batch => 1"),
+    ("abort", "job => 1"),
+    ("cancel", "job => 1"),
+    ("cancel_move_task", "task => 1"),
+    ("configure_queue", "queue => 'q', settings => '{}'"),
+    ("discard_jobs", "ids => '{2}'"),
+    ("discard_parked", "queue => 'q', group_id => 'parks'"),
+    ("fire_schedule", "name => 's'"),
+    ("move_jobs", "ids => '{1}', to_queue => 'other'"),
+    ("park", "queue => 'q', group_id => 'g'"),
+    ("pause", "queue => 'q'"),
+    ("pause_schedule", "name => 's'"),
+    ("purge", "queue => 'q'"),
+    ("redrive", "queue => 'q'"),
+    ("redrive_jobs", "ids => '{2}'"),
+    ("redrive_parked", "queue => 'q', group_id => 'parks'"),
+    ("release_node", "node => 'n'"),
+    ("remove_schedule", "name => 's'"),
+    ("resume_schedule", "name => 'paused'"),
+    ("retry", "job => 2"),
+    ("run_now", "job => 1"),
+    (
+        "set_schedule",
+        "name => 'new', queue => 'q', group_id => null, job => '{\"data\": 1}', kind => 'every', \
+         spec => '60', zone => null, next_fire => now()",
+    ),
+    ("set_group_policy", "queue => 'q', group_id => 'g', out_of_attempts => 'halt'"),
+    ("skip", "job => 1"),
+    ("start_move_task", "from_queue => 'q', to_queue => 'other'"),
+    ("unhalt", "queue => 'q', group_id => 'g'"),
+];
+
+#[tokio::test]
+async fn every_action_refuses_an_actor_or_a_reason_that_is_too_long() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.job (queue, group_id, data, status, finished_at, parked_with) values \
+           ('q', 'g', '1', 'queued', null, null), ('q', 'h', '1', 'failed', now(), null), \
+           ('q', 'parks', '1', 'failed', now(), 3), ('q', 'parks', '1', 'parked', null, 3); \
+         insert into seriatim.schedule (name, queue, job, kind, spec, next_fire, paused_at) values \
+           ('s', 'q', '{\"data\": 1}', 'every', '60', now(), null), \
+           ('paused', 'q', '{\"data\": 1}', 'every', '60', now(), now()); \
+         insert into seriatim.batch (name, starts_when, queue, job) values ('b', 'all_ended', 'q', '{\"data\": 1}'); \
+         select seriatim.start_move_task('elsewhere', 'other')",
+    )
+    .await;
+    let of_operators = functions(pool).await.into_iter().filter(|(_, (arguments, defaults))| {
+        let has = |argument: &str| arguments.iter().any(|name| name == argument);
+        *defaults && has("actor") && has("reason")
+    });
+    let named: BTreeSet<_> =
+        ACTIONS.iter().map(|(name, _)| (*name).to_owned()).chain(["unpause".into()]).collect();
+    assert_eq!(of_operators.map(|(name, _)| name).collect::<BTreeSet<_>>(), named);
+    for (function, arguments) in ACTIONS.into_iter().chain([("unpause", "queue => 'q'")]) {
+        for text in ["actor", "reason"] {
+            let call =
+                format!("select seriatim.{function}({arguments}, {text} => repeat('é', 4001))");
+            let mut tx = pool.begin().await.unwrap();
+            let refused = sqlx::query(AssertSqlSafe(call)).execute(&mut *tx).await;
+            let refused = refused.expect_err(function).into_database_error().unwrap();
+            let message = format!("the {text} has 4001 characters, at most 4000 are allowed");
+            assert_eq!(refused.message(), message, "{function}");
+            assert_eq!(refused.code().as_deref(), Some("22023"));
+            tx.rollback().await.unwrap();
+        }
+    }
+    // The same rule, before any SQL.
+    let long = "é".repeat(4001);
+    for (actor, reason, field) in [("ann", &*long, "reason"), (&*long, "", "actor")] {
+        let operator = Client::default().operator(actor, reason);
+        let refused = operator.cancel(pool, 1).await.unwrap_err().to_string();
+        let words = format!("the {field} has 4001 characters, at most 4000 are allowed");
+        assert!(refused.contains(&words), "{refused}");
+    }
+    let most = "é".repeat(4000);
+    let operator = Client::default().operator(&most, &*most);
+    let moved = operator.move_jobs(pool, &[1], "other").await.unwrap();
+    assert_eq!(moved.jobs.len(), 1, "what the library adds is not counted");
+}

@@ -179,7 +179,7 @@ async fn until_a_signal(
     let maintaining = join_all(maintainers.iter().map(|one| Box::pin(one.run())));
     let maintaining = async {
         maintaining.await;
-        // There is none, or none ends.
+        // A maintainer never ends, and there may be no maintainer at all.
         std::future::pending::<std::convert::Infallible>().await
     };
     tokio::select! {

@@ -23,7 +23,7 @@ async fn run(cli: &Cli, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(cli.database.pool()).await.unwrap();
 }
 
-/// Whether the job is gone and the group goes on.
+/// Whether the job is gone and the group runs its next job.
 async fn is_maintained(cli: &Cli) -> bool {
     let left = "select not exists (select from seriatim.job where group_id = 'old') \
          and not exists (select from seriatim.queue_group where halted_at is not null)";

@@ -358,7 +358,7 @@ async fn silent_clients_hold_up_nobody_whatever_they_wait_for() {
     ] {
         let silent = (0..400).map(|_| async {
             let mut client = TcpStream::connect(&sqs.address).await.unwrap();
-            // It may be closed meanwhile.
+            // It may be closed in the meantime.
             _ = timeout(Duration::from_secs(1), client.write_all(bytes.as_bytes())).await;
             client
         });

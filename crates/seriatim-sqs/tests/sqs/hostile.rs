@@ -223,7 +223,7 @@ async fn measured_alone() {
     }
     let (begun, mut most, mut longest) = (Instant::now(), 0, Duration::ZERO);
     while begun.elapsed() < Duration::from_secs(10) {
-        // A client that reads is answered meanwhile.
+        // A client that reads is answered in the meantime.
         let asked = Instant::now();
         let one = json!({"QueueUrl": url, "VisibilityTimeout": 0});
         let received = timeout(PATIENCE, sqs.ask("ReceiveMessage", one)).await.unwrap();
@@ -237,7 +237,8 @@ async fn measured_alone() {
         "resident: {before} kB before, {most} kB at most, {} kB after; longest receive {longest:.1?}",
         resident()
     );
-    // The limit, and what the five connections to the database bring meanwhile, in all its forms.
+    // The limit, and what the five connections to the database bring in the meantime, in all its
+    // forms.
     assert!(most - before.min(most) < 200 * 1024, "{before} kB, then {most} kB");
     sqs.end().await;
 }

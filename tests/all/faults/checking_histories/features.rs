@@ -194,7 +194,7 @@ pub const CASES: &[Case] = &[
         &[],
     ),
     (
-        "a rate that is changed begins anew",
+        "a rate that is changed starts again",
         "rate q 1 100 1 0 1; enqueue a g 2 3 queue=q; enqueue b h 2 3 queue=q; enqueue c i 12 13 queue=q;
          enqueue d j 12 13 queue=q; run a 1 w 5 6 succeeded; run b 1 w 6 7 succeeded; rate q 1 90 1 8 9;
          run c 1 w 14 15 succeeded; run d 1 w 14 15 succeeded; drained 40",

@@ -1,4 +1,4 @@
-//! Operators, while everything else goes on: they change limits and rates, pause, cancel, retry,
+//! Operators, while everything else runs: they change limits and rates, pause, cancel, retry,
 //! redrive and move.
 
 use std::sync::Arc;

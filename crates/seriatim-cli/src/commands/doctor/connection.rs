@@ -141,7 +141,7 @@ pub(super) async fn wake_ups(session: &Session) -> Result<Vec<Finding>, Failure>
         }
         Err(_) => findings.problem(
             "a notification does not arrive: idle workers find jobs only by polling",
-            "see whether a transaction pooler stands between",
+            "see whether there is a transaction pooler in between",
         ),
     }
     Ok(findings.found)

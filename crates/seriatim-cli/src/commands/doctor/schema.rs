@@ -16,16 +16,16 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
     let program = program();
     let usable = match session.client.is_migrated(&session.pool).await {
         Ok(true) => true,
-        Ok(false) if lacks_locks(session).await => {
-            findings.problem(
-                format!(
-                    "the table adoption_lock of schema {schema:?} is empty, so no group can start"
-                ),
-                format!("{program} migrate # it fills the table again"),
-            );
-            true
-        }
         Ok(false) => {
+            if let Some(table) = emptied(session).await {
+                findings.problem(
+                    format!(
+                        "the table {table} of schema {schema:?} is empty, and seriatim does not work without its rows"
+                    ),
+                    format!("{program} migrate # it fills the table again"),
+                );
+                return (true, findings.or_fine(""));
+            }
             findings.problem(
                 format!("schema {schema:?} is missing, or older than this program"),
                 format!("{program} migrate"),
@@ -82,12 +82,17 @@ pub(super) async fn version(session: &Session) -> (bool, Vec<Finding>) {
     (usable, findings.or_fine(&format!("{schema:?} and its functions are those of this program")))
 }
 
-/// Returns whether the table of locks is there and empty.
-async fn lacks_locks(session: &Session) -> bool {
-    let table = session.table("adoption_lock");
-    let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
-    let empty = sqlx::query_scalar(empty).persistent(false).fetch_one(&session.pool).await;
-    empty.unwrap_or(false)
+/// Returns a table that is there, has lost its rows, and that a migration fills.
+async fn emptied(session: &Session) -> Option<&'static str> {
+    for name in ["adoption_lock", "sqs_secret"] {
+        let table = session.table(name);
+        let empty = AssertSqlSafe(format!("select not exists (select from {table})"));
+        let empty = sqlx::query_scalar(empty).persistent(false).fetch_one(&session.pool).await;
+        if empty.unwrap_or(false) {
+            return Some(name);
+        }
+    }
+    None
 }
 
 /// Tells what this role may do.

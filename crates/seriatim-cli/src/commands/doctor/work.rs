@@ -319,8 +319,8 @@ pub(super) async fn maintenance(session: &Session) -> Result<Vec<Finding>, Failu
     let (maintenance, queue_after) = (table("maintenance"), table("queue_after"));
     let (processors, retention_ms) = (table("processors"), table("retention_ms"));
     let (job, queue_group) = (table("job"), table("queue_group"));
-    // A queue with jobs to delete, or a halt that should have ended, is behind; another one with
-    // unfinished jobs will be.
+    // A queue with jobs to delete, or with a halt that should have ended, lacks maintenance now.
+    // Another queue with unfinished jobs will lack it later.
     let statement = format!(
         "with recursive maintained as materialized (
            select exists (select from {maintenance} m
