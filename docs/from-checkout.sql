@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xfeb1a2fc3f5da8d79d32429056509eb5c2980002deccb1d987a25182283015056223a9b8babcd792c2ef94998c8b2f5a', 1);
+values (1, 'schema', '\x176b75857c258424203fd0689d1c35b4dddfdb3e6e7187aa1d88cfb7112e4c1c1360105218679dda7f1e310bd61f09dd', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -50,6 +50,7 @@ create table if not exists maintenance (
   swept_to text not null default '',
   seen_at timestamptz
 ) with (fillfactor = 50);
+alter table maintenance add column if not exists swept_key text not null default '';
 -- Checked in new rows alone so far.
 alter table job validate constraint job_sound;
 commit;

@@ -284,6 +284,7 @@ create table maintenance (
   -- ever. Null: no processor has noted its own, and the defaults count.
   keep_ms bigint[],
   swept_to text not null default '',           -- the group up to which the sweep has come
+  swept_key text not null default '',          -- and the limit key
   seen_at timestamptz
 ) with (fillfactor = 50);
 

@@ -35,14 +35,14 @@ $$;
 -- A look-up by id says `finished_at is null` for unfinished: the words of a partial index could
 -- have that index read as a whole. It asks for the queue again: a move may have committed between
 -- the snapshot and the lock. The head of a paused group is not locked, as an unpause must be able
--- to flag it.
+-- to flag it. A claim that lapsed is not taken over while another transaction has any of its jobs.
 --
 -- Locks: job rows NO KEY UPDATE, skips.
 create or replace function {schema}.read_heads(terms {schema}.claim_terms, turns {schema}.turn[])
 returns {schema}.turn[]
 language plpgsql volatile as $$
 declare
-  heads {schema}.turn[];
+  heads {schema}.turn[]; busy tid[];
 begin
   select array_agg(row(turn.name, turn.line, turn.head_id, turn.ready_at, turn.flags, turn.lapsed_job,
     turn.lost_by, turn.suspected, j.id, j.disposition, j.fresh and turn.lapsed_job is null, j.bytes,
@@ -72,5 +72,26 @@ begin
     select g.group_id from {schema}.queue_group g
     where g.queue = terms.queue and g.group_id between turn.name and turn.name
     order by g.group_id desc limit 1) is null;
+  -- All jobs of a claim that is taken over lose their attempts.
+  select array_agg(turn.line) into busy
+  from unnest(heads) turn where turn.suspected and turn.job is not null;
+  if busy is null then
+    return heads;
+  end if;
+  with lapsed as materialized (
+    select g.ctid as line, c.id
+    from {schema}.queue_group g cross join lateral {schema}.unfinished(g.job_id, g.batch) c
+    where g.ctid = any (busy)),
+  locked as materialized (
+    select j.id from lapsed join {schema}.job j on j.id = any (array[lapsed.id])
+    where j.finished_at is null for no key update of j skip locked)
+  select array_agg(lapsed.line) into busy
+  from lapsed where lapsed.id not in (select locked.id from locked);
+  for i in 1..case when busy is not null then cardinality(heads) else 0 end loop
+    if heads[i].line = any (busy) then
+      heads[i].job := null;
+      heads[i].disposition := null;
+    end if;
+  end loop;
   return heads;
 end $$;

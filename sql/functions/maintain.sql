@@ -145,7 +145,8 @@ end $$;
 
 -- Fires up to `n` schedules that are due `at` a time, of the kinds `every` and `once_at`. SQL
 -- cannot read cron expressions: a processor or `seriatim maintain` fires those. Returns how many
--- jobs it made. A schedule whose job the database refuses is a warning, and delays no other.
+-- jobs it made. A schedule whose job the database refuses is a warning, and delays no other: after
+-- one, up to `n` more are fired.
 --
 -- Locks: as `fire_due`.
 create or replace function fire_simple_schedules(n integer, at timestamptz) returns bigint
@@ -153,178 +154,45 @@ language plpgsql volatile set search_path from current as $$
 declare
   one schedule; begins timestamptz; made bigint := 0;
   seconds bigint; last bigint; most integer; due timestamptz[]; next timestamptz;
+  at_random boolean; refused boolean := false;
 begin
-  for one in
-    select s.* from schedule s
-    where s.paused_at is null and s.next_fire <= at and s.kind in ('every', 'once_at')
-    order by s.next_fire, s.name limit n
-  loop
-    begin
-      -- Due times up to `counts_from` make no job. One that is a minute late is not skipped.
-      begins := greatest(one.next_fire - interval '1 us', one.counts_from,
-        case when one.missed = 'skip' then at - interval '1 min' end);
-      most := case one.missed when 'last' then 1 when 'all' then least(one.missed_at_most, 1000)
-        else 1000 end;
-      if one.kind = 'every' then
-        seconds := one.spec::bigint;
-        last := floor(extract(epoch from at) / seconds);
-        due := array(
-          select to_timestamp(k * seconds)
-          from generate_series(
-            greatest(floor(extract(epoch from begins) / seconds)::bigint + 1, last - most + 1), last) k);
-        next := to_timestamp((last + 1) * seconds);
-      else
-        due := case when one.spec::timestamptz > begins and one.spec::timestamptz <= at
-          then array[one.spec::timestamptz] else '{}' end;
-        next := case when one.spec::timestamptz > at then one.spec::timestamptz end;
-      end if;
-      made := made + coalesce(fire_due(one.name, one.next_fire, one.counts_from, due, next), 0);
-    exception
-      when lock_not_available then null;
-      when others then
-        raise warning 'schedule % could not be fired: %', quote_literal(one.name), sqlerrm;
-    end;
+  -- Refused schedules stay due, and so first in line. After one, others get a turn at random.
+  foreach at_random in array array[false, true] loop
+    exit when at_random and not refused;
+    for one in
+      select s.* from schedule s
+      where s.paused_at is null and s.next_fire <= at and s.kind in ('every', 'once_at')
+      order by case when at_random then random() end, s.next_fire, s.name limit n
+    loop
+      begin
+        -- Due times up to `counts_from` make no job. One that is a minute late is not skipped.
+        begins := greatest(one.next_fire - interval '1 us', one.counts_from,
+          case when one.missed = 'skip' then at - interval '1 min' end);
+        most := case one.missed when 'last' then 1 when 'all' then least(one.missed_at_most, 1000)
+          else 1000 end;
+        if one.kind = 'every' then
+          seconds := one.spec::bigint;
+          last := floor(extract(epoch from at) / seconds);
+          due := array(
+            select to_timestamp(k * seconds)
+            from generate_series(
+              greatest(floor(extract(epoch from begins) / seconds)::bigint + 1, last - most + 1), last) k);
+          next := to_timestamp((last + 1) * seconds);
+        else
+          due := case when one.spec::timestamptz > begins and one.spec::timestamptz <= at
+            then array[one.spec::timestamptz] else '{}' end;
+          next := case when one.spec::timestamptz > at then one.spec::timestamptz end;
+        end if;
+        made := made + coalesce(fire_due(one.name, one.next_fire, one.counts_from, due, next), 0);
+      exception
+        when lock_not_available then null;
+        when others then
+          refused := true;
+          raise warning 'schedule % could not be fired: %', quote_literal(one.name), sqlerrm;
+      end;
+    end loop;
   end loop;
   return made;
-end $$;
-
--- Runs maintenance for all queues of the schema, once; what is left is for the next call. In each
--- call: requests to cancel, halts with an end, schedules by `every` and `once_at`, batches, move
--- tasks, flags and `upkeep` of queues that receivers serve. Every 10 s, by whichever process calls:
--- retention, and the sweep. It stops after a quarter of a second, or after the step that takes
--- longer.
---
--- Returns how many jobs it deleted, cancelled, moved and made by schedules, how many halts and
--- batches it ended, how many groups it found that nothing would have woken, and whether there is
--- `more` to do at once. All are 0 while another process does maintenance.
---
--- Locks: the lock of maintenance, or returns; then as its steps. Call it in a transaction of its
--- own.
-create or replace function maintain(out deleted bigint, out cancelled bigint, out moved bigint,
-  out scheduled bigint, out halts_ended bigint, out batches_ended bigint, out repaired bigint,
-  out more boolean)
-language plpgsql volatile set search_path from current {pinned} as $$
-declare
-  until_at constant timestamptz := clock_timestamp() + interval '0.25 s';
-  round maintenance; at_queue text; kept maintenance; ends record; number bigint; place bigint;
-  place_queue text := ''; place_group text := ''; name text; keep bigint[];
-  statuses constant job_status[] := array['succeeded', 'failed', 'cancelled'];
-begin
-  perform check_isolation('maintain');
-  deleted := 0;
-  moved := 0;
-  scheduled := 0;
-  halts_ended := 0;
-  batches_ended := 0;
-  repaired := 0;
-  cancelled := 0;
-  more := false;
-  if not pg_try_advisory_xact_lock(hashtextextended('seriatim maintenance ' || current_schema(), 0)) then
-    return;
-  end if;
-  cancelled := settle_requests();
-  loop
-    number := end_halts(4);
-    halts_ended := halts_ended + number;
-    exit when number = 0;
-    more := clock_timestamp() > until_at;
-    exit when more;
-  end loop;
-  scheduled := fire_simple_schedules(100, clock_timestamp());
-  for ends in select b.name, b.state, b.error from end_batches(100) b loop
-    batches_ended := batches_ended + (ends.state = 'ended')::integer;
-    if ends.state = 'refused' then
-      raise warning 'the follow-up of batch % was refused: %', quote_literal(ends.name), ends.error;
-    end if;
-  end loop;
-  moved := run_move_tasks();
-  more := (select t.more from tidy() t) or more;
-  for name in
-    select r.queue from (
-      select distinct r.queue from receiver r where r.asked_at > clock_timestamp() - interval '5 min') r
-    order by random() limit 1000
-  loop
-    -- Half of the time is for the round.
-    exit when clock_timestamp() > until_at - interval '0.12 s';
-    begin
-      perform upkeep(name);
-    exception
-      when lock_not_available then null;
-      when others then
-        raise warning 'the upkeep of queue % failed: %', quote_literal(name), sqlerrm;
-    end;
-  end loop;
-
-  -- A round goes through the queues by name. One that is stopped by the time goes on in the next
-  -- call.
-  select m.* into round from maintenance m where m.queue = '';
-  if round.seen_at > clock_timestamp() - interval '10 s' and round.swept_to = '' then
-    return;
-  end if;
-  at_queue := coalesce(round.swept_to, '');
-  if at_queue = '' then
-    perform forget_expired(500);
-    loop
-      name := null;
-      select p.queue, p.group_id into name, place_group from forget_pauses(place_queue, place_group, 500) p;
-      exit when name is null or clock_timestamp() > until_at;
-      place_queue := name;
-    end loop;
-    place := -9223372036854775808;
-    loop
-      place := forget_left_progress(place, 500);
-      exit when place is null or clock_timestamp() > until_at;
-    end loop;
-    place := 0;
-    loop
-      place := note_batches(place, 500);
-      exit when place is null or clock_timestamp() > until_at;
-    end loop;
-    place := 0;
-    loop
-      place := forget_batches(place, 500);
-      exit when place is null or clock_timestamp() > until_at;
-    end loop;
-  end if;
-  loop
-    name := (select a.name from queue_after(at_queue) a);
-    exit when name is null;
-    if clock_timestamp() > until_at then
-      more := true;
-      exit;
-    end if;
-    -- A queue that cannot be maintained delays no other.
-    begin
-      keep := retention_ms(name);
-      for i in 1..3 loop
-        loop
-          exit when keep[i] is null or more;
-          number := prune_jobs(name, statuses[i], keep[i] / 1000.0::float8, 500);
-          deleted := deleted + number;
-          exit when number < 500;
-          more := clock_timestamp() > until_at;
-        end loop;
-      end loop;
-      select m.* into kept from maintenance m where m.queue = name;
-      ends := sweep(name, coalesce(kept.swept_to, ''), 200);
-      repaired := repaired + ends.repaired;
-      if ends.swept_to <> coalesce(kept.swept_to, '') then
-        insert into maintenance as m (queue, swept_to) select name, ends.swept_to
-        on conflict (queue) do update set swept_to = excluded.swept_to;
-      end if;
-    exception
-      when lock_not_available then null;
-      when others then
-        raise warning 'queue % could not be maintained: %', quote_literal(name), sqlerrm;
-    end;
-    -- The next call begins with a queue that has more to delete.
-    exit when more;
-    at_queue := name;
-  end loop;
-  insert into maintenance as m (queue, swept_to, seen_at)
-  select '', case when name is null then '' else at_queue end,
-    case when name is null then clock_timestamp() else '-infinity' end
-  on conflict (queue) do update set swept_to = excluded.swept_to, seen_at = excluded.seen_at;
 end $$;
 
 -- Flags the next job of a group if nothing would wake it, and returns whether it did: there is no
@@ -370,17 +238,18 @@ end $$;
 
 -- Visits up to `n` groups with unfinished jobs after the group `after`, and flags the next job of
 -- each that nothing would wake: its table was written by hand. Wakes gated groups whose limit key
--- has a slot. Returns how many groups and keys nothing would have woken (`repaired`), and the last
--- group that it visited; empty: it begins again.
+-- has a slot, of the keys after `after_key`. Returns how many groups and keys nothing would have
+-- woken (`repaired`), and the last group and key that it visited; empty: it begins again.
 --
 -- Locks: the jobs that it flags NO KEY UPDATE: gives up after 0.1 s. As `wake_stranded`.
-create or replace function sweep(of_queue text, after text, n integer, out repaired bigint,
-  out swept_to text)
+create or replace function sweep(of_queue text, after text, after_key text, n integer,
+  out repaired bigint, out swept_to text, out swept_key text)
 language plpgsql volatile set search_path from current {pinned} as $$
 declare
   name text;
 begin
-  select w.stranded into repaired from wake_stranded(of_queue) w;
+  select w.stranded, coalesce(w.last_key, '') into repaired, swept_key
+  from wake_stranded(of_queue, after_key) w;
   swept_to := after;
   for i in 1..n loop
     select min(j.group_id) into name from job j
@@ -393,4 +262,179 @@ begin
     repaired := repaired + rescue(of_queue, name)::integer;
     swept_to := name;
   end loop;
+end $$;
+
+-- Runs a round of maintenance for a queue: deletes ended jobs, and sweeps up to 200 groups. Does
+-- nothing after `until_at`, and begins no step of it then. `keep_ms`: how long ended jobs stay, as
+-- its processor says, which is noted; null: as was noted last.
+--
+-- Returns how many jobs it deleted, how many groups and keys nothing would have woken, whether
+-- there is `more` to do at once, and why it `failed`: nothing was done then, and a queue that
+-- cannot be maintained delays no other.
+--
+-- Locks: under the lock of maintenance: as `note_retention`, `prune_jobs` and `sweep`, and the row
+-- of `maintenance`.
+create or replace function maintain_queue(of_queue text, keep_ms bigint[], until_at timestamptz,
+  out deleted bigint, out repaired bigint, out more boolean, out failed text)
+language plpgsql volatile set search_path from current {pinned} as $$
+declare
+  statuses constant job_status[] := array['succeeded', 'failed', 'cancelled'];
+  number bigint; place maintenance; swept record;
+begin
+  deleted := 0;
+  repaired := 0;
+  more := clock_timestamp() > until_at;
+  if more then
+    return;
+  end if;
+  if keep_ms is null then
+    keep_ms := retention_ms(of_queue);
+  else
+    perform note_retention(of_queue, keep_ms);
+  end if;
+  for i in 1..3 loop
+    loop
+      exit when keep_ms[i] is null or more;
+      number := prune_jobs(of_queue, statuses[i], keep_ms[i] / 1000.0::float8, 500);
+      deleted := deleted + number;
+      exit when number < 500;
+      more := clock_timestamp() > until_at;
+    end loop;
+  end loop;
+  select m.* into place from maintenance m where m.queue = of_queue;
+  swept := sweep(of_queue, coalesce(place.swept_to, ''), coalesce(place.swept_key, ''), 200);
+  repaired := swept.repaired;
+  if (swept.swept_to, swept.swept_key)
+    is distinct from (coalesce(place.swept_to, ''), coalesce(place.swept_key, ''))
+  then
+    insert into maintenance as m (queue, swept_to, swept_key)
+    select of_queue, swept.swept_to, swept.swept_key
+    on conflict (queue) do update set swept_to = excluded.swept_to, swept_key = excluded.swept_key;
+  end if;
+exception
+  when lock_not_available then
+    deleted := 0;
+    repaired := 0;
+  when others then
+    deleted := 0;
+    repaired := 0;
+    failed := sqlerrm;
+end $$;
+
+-- Runs maintenance for all queues of the schema, once; what is left is for the next call. In each
+-- call: requests to cancel, halts with an end, schedules by `every` and `once_at`, batches, move
+-- tasks, flags and `upkeep` of queues that receivers serve. Every 10 s, by whichever process calls:
+-- retention, and the sweep. It stops after a quarter of a second, or after the step that takes
+-- longer.
+--
+-- Returns how many jobs it deleted, cancelled, moved and made by schedules, how many halts and
+-- batches it ended, how many groups it found that nothing would have woken, and whether there is
+-- `more` to do at once. All are 0 while another process does maintenance.
+--
+-- Locks: the lock of maintenance, or returns; then as its steps. Call it in a transaction of its
+-- own.
+create or replace function maintain(out deleted bigint, out cancelled bigint, out moved bigint,
+  out scheduled bigint, out halts_ended bigint, out batches_ended bigint, out repaired bigint,
+  out more boolean)
+language plpgsql volatile set search_path from current {pinned} as $$
+declare
+  until_at constant timestamptz := clock_timestamp() + interval '0.25 s';
+  round maintenance; at_queue text; ends record; one record; number bigint; place bigint;
+  place_queue text := ''; place_group text := ''; name text;
+begin
+  perform check_isolation('maintain');
+  deleted := 0;
+  moved := 0;
+  scheduled := 0;
+  halts_ended := 0;
+  batches_ended := 0;
+  repaired := 0;
+  cancelled := 0;
+  more := false;
+  if not pg_try_advisory_xact_lock(hashtextextended('seriatim maintenance ' || current_schema(), 0)) then
+    return;
+  end if;
+  cancelled := settle_requests();
+  loop
+    number := end_halts(4);
+    halts_ended := halts_ended + number;
+    exit when number = 0;
+    more := clock_timestamp() > until_at;
+    exit when more;
+  end loop;
+  scheduled := fire_simple_schedules(100, clock_timestamp());
+  for ends in select b.name, b.state, b.error from end_batches(100) b loop
+    batches_ended := batches_ended + (ends.state = 'ended')::integer;
+    if ends.state = 'refused' then
+      raise warning 'the follow-up of batch % was refused: %', quote_literal(ends.name), ends.error;
+    end if;
+  end loop;
+  moved := run_move_tasks();
+  more := (select t.more from tidy() t) or more;
+  for name in
+    select r.queue from (
+      select distinct r.queue from receiver r where r.asked_at > clock_timestamp() - interval '5 min') r
+    order by random() limit 1000
+  loop
+    -- Half of the time is for the round.
+    exit when clock_timestamp() > until_at - interval '0.12 s';
+    begin
+      -- Groups that have just come due are about to be received.
+      perform upkeep(name, clock_timestamp() - interval '1 s');
+    exception
+      when lock_not_available then null;
+      when others then
+        raise warning 'the upkeep of queue % failed: %', quote_literal(name), sqlerrm;
+    end;
+  end loop;
+
+  -- A round goes through the queues by name. One that is stopped by the time goes on in the next
+  -- call.
+  select m.* into round from maintenance m where m.queue = '';
+  if round.seen_at > clock_timestamp() - interval '10 s' and round.swept_to = '' then
+    return;
+  end if;
+  at_queue := coalesce(round.swept_to, '');
+  if at_queue = '' then
+    perform forget_expired(500);
+    loop
+      name := null;
+      select p.queue, p.group_id into name, place_group from forget_pauses(place_queue, place_group, 500) p;
+      exit when name is null or clock_timestamp() > until_at;
+      place_queue := name;
+    end loop;
+    place := -9223372036854775808;
+    loop
+      place := forget_left_progress(place, 500);
+      exit when place is null or clock_timestamp() > until_at;
+    end loop;
+    place := 0;
+    loop
+      place := note_batches(place, 500);
+      exit when place is null or clock_timestamp() > until_at;
+    end loop;
+    place := 0;
+    loop
+      place := forget_batches(place, 500);
+      exit when place is null or clock_timestamp() > until_at;
+    end loop;
+  end if;
+  loop
+    name := (select a.name from queue_after(at_queue) a);
+    exit when name is null;
+    one := maintain_queue(name, null, until_at);
+    deleted := deleted + one.deleted;
+    repaired := repaired + one.repaired;
+    more := one.more;
+    if one.failed is not null then
+      raise warning 'queue % could not be maintained: %', quote_literal(name), one.failed;
+    end if;
+    -- The next call begins with a queue that has more to delete.
+    exit when more;
+    at_queue := name;
+  end loop;
+  insert into maintenance as m (queue, swept_to, seen_at)
+  select '', case when name is null then '' else at_queue end,
+    case when name is null then clock_timestamp() else '-infinity' end
+  on conflict (queue) do update set swept_to = excluded.swept_to, seen_at = excluded.seen_at;
 end $$;

@@ -295,9 +295,6 @@ begin
     then
       return;
     end if;
-    delete from receive_attempt a where a.ctid in (
-      select a.ctid from receive_attempt a where a.expires_at <= clock_timestamp()
-      order by a.expires_at limit 20 for update skip locked);
     select a.* into earlier from receive_attempt a
     where a.queue = of_queue and a.attempt_id = of_attempt and a.expires_at > clock_timestamp();
     if earlier.jobs is not null then

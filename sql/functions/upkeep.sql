@@ -3,17 +3,16 @@
 
 -- Wakes groups that waited for a limit per key which was removed. Suspects claims that lapsed, ends
 -- jobs that must not run, puts groups off that cannot start, ages priorities, and clears flags of
--- groups that have no job left. It starts no job. Bounded in rows and time: what is left is for the
--- next call.
+-- groups that have no job left. It starts no job. Looks at what was due by `until_at`. Bounded in
+-- rows and time: what is left is for the next call.
 --
 -- Locks: as a claim, skips.
-create or replace function upkeep(of_queue text) returns void
+create or replace function upkeep(of_queue text, until_at timestamptz) returns void
 language plpgsql volatile as $$
 declare
   terms constant claim_terms := row(of_queue, null, true, null,
     coalesce((select q.max_attempts from queue q where q.name = of_queue), {default_attempts}),
     0, false, null, 1, true);
-  until_at constant timestamptz := clock_timestamp();
   turns turn[]; unfit turn[]; job claimed_job; chosen bigint[];
 begin
   -- A receive gives back the groups that it has woken for this.
@@ -23,7 +22,7 @@ begin
   perform suspect_ungrouped(of_queue, until_at, 256);
   turns := read_heads(terms, lock_turns(terms, 'line', 256, '-infinity', until_at)
     || (adopt(terms, row('-infinity', 0, until_at, false, null)::flag_range, 64, until_at,
-      until_at + interval '10 ms')).turns);
+      clock_timestamp() + interval '10 ms')).turns);
   unfit := array(select t from unnest(turns) t where t.disposition <> 'run');
   if unfit <> '{}' then
     foreach job in array (start_turns(terms, row(cardinality(unfit), 0, {claim_bytes}, null)::claim_limits,
@@ -78,7 +77,7 @@ begin
     return null;
   end if;
   begin
-    perform upkeep(new.queue);
+    perform upkeep(new.queue, clock_timestamp());
   exception
     when lock_not_available then null;
     when others then

@@ -63,7 +63,7 @@ impl Client {
 
     /// Runs one round of maintenance for one queue, with a retention of its own. For all queues of
     /// a schema see [`maintain`](Self::maintain). It deletes what the retention of `queue` no
-    /// longer keeps (up to 10,000 jobs of each status), deduplication ids whose window has ended,
+    /// longer keeps (for 5 s at most), deduplication ids whose window has ended,
     /// and ended pauses of groups. It carries
     /// out requests to cancel, ends halts at their deadline, fires schedules that are due, ends
     /// batches and moves up to 1,000 jobs of each running move task. Call it at intervals;
@@ -87,6 +87,6 @@ impl Client {
         let maintenance = Maintenance { store: &self.store, queues, interval: Duration::ZERO };
         let conn = pool.acquire().await?;
         let tick = maintenance.tick(conn, true, &mut Cursors::default()).await?;
-        Ok(tick.reports.iter().map(|(_, report)| report.deleted).sum())
+        Ok(tick.rounds.iter().map(|round| round.deleted).sum())
     }
 }

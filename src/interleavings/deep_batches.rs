@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 
 use crate::interleavings::support::meter::reads;
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, rollback, run};
+
+use crate::interleavings::support::session::{Q, begin, commit, number, rollback, run};
 use crate::interleavings::support::steps::OPTIONS;
 use crate::store::{ClaimBounds, ClaimOptions, ScanStart, Subject};
 
@@ -156,10 +156,8 @@ async fn a_sweep_reads_a_groups_first_flag_alone() {
     let mut conn = scene.session().await;
     begin(&mut conn).await;
     let before = reads(&mut conn).await.pages;
-    assert!(
-        scene.store.rescue(&mut conn, Q, "g").await.unwrap(),
-        "nothing would wake the first job"
-    );
+    let rescued = number(&mut conn, "select seriatim.rescue('q', 'g')::integer::int8").await;
+    assert_eq!(rescued, 1, "nothing would wake the first job");
     let read = reads(&mut conn).await.pages - before;
     assert!(read < FEW, "{read} pages");
     rollback(&mut conn).await;

@@ -6,7 +6,6 @@ use sqlx::PgConnection;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::maintenance::sweep::{SweepCursor, sweep};
 use crate::store::Claim;
 use crate::{Client, NewJob};
 
@@ -94,7 +93,7 @@ async fn a_round_finds_a_gated_group_beside_many_delayed_ones() {
     crate::enqueue_many(&mut conn, groups.iter().map(delayed)).await.unwrap();
     scene.run("update seriatim.queue_group set limit_key = null").await;
     assert!(scene.claim(&mut conn, 10).await.is_empty(), "nothing tells that the slot is free");
-    assert_eq!(sweep(&scene.store, &mut conn, Q, &mut SweepCursor::default()).await.unwrap(), 1);
+    assert_eq!(scene.number("select repaired from seriatim.sweep('q', '', '', 200)").await, 1);
     let started = scene.claim_one(&mut conn).await;
     assert_eq!(started.group.as_deref(), Some("z2"));
     scene.end().await;

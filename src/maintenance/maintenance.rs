@@ -1,7 +1,6 @@
 //! The tick of maintenance, by one process at a time: requests, halts, move tasks, schedules,
 //! batches, flags, and in each round retention and the sweep.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,33 +17,24 @@ use crate::liveness::side_pool::SidePool;
 use crate::maintenance::batches::{end_batches, tend_batches};
 use crate::maintenance::halts::end_halts;
 use crate::maintenance::move_tasks::run_move_tasks;
+use crate::maintenance::queues::maintain_queues;
 use crate::maintenance::requests::settle_requests;
-use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress, prune};
+use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress};
 use crate::maintenance::schedules::{Fired, fire_schedules};
-use crate::maintenance::sweep::{SweepCursor, sweep};
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
-use crate::store::{Store, WorkConnection};
+use crate::store::{QueueRound, Store, WorkConnection};
 
 /// Time between two polls for requests.
 const TICK: Duration = Duration::from_secs(1);
 /// Bounds a tick: one that takes longer has lost its server.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The result of a round of maintenance for a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct MaintenanceReport {
-    /// The number of finished jobs that retention deleted.
-    pub(crate) deleted: u64,
-    /// The number of groups that nothing would have woken.
-    pub(crate) repaired: u64,
-}
-
 /// The effect of a tick.
 #[derive(Debug, Default)]
 pub(crate) struct Tick {
-    /// The reports of the round, by queue.
-    pub(crate) reports: Vec<(String, MaintenanceReport)>,
+    /// The effects of the round on the queues.
+    pub(crate) rounds: Vec<QueueRound>,
     pub(crate) fired: Fired,
     /// The batches whose follow-ups the database refused, and why.
     pub(crate) refused: Vec<(i64, String)>,
@@ -53,8 +43,6 @@ pub(crate) struct Tick {
 /// Where the next round goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors {
-    /// The sweep of each queue.
-    sweeps: HashMap<String, SweepCursor>,
     /// Settings of groups: the last queue and group.
     settings: (String, String),
     /// Progress that is left behind: the last job looked at.
@@ -88,17 +76,17 @@ impl Maintenance<'_> {
                 round_at = Instant::now() + self.interval;
             }
             let tick = async {
-                let reports = self.tick(side.acquire().await?, round, &mut cursors).await?;
+                let tick = self.tick(side.acquire().await?, round, &mut cursors).await?;
                 if round {
                     let mut conn = WorkConnection::from(side.acquire().await?);
                     unserved.look(self.store, &mut conn, &self.queues, &report).await?;
                     conn.done();
                 }
-                Ok::<_, sqlx::Error>(reports)
+                Ok::<_, sqlx::Error>(tick)
             };
             let mut schedule_at = None;
             match timeout(LIMIT, tick).await {
-                Ok(Ok(Tick { reports, fired, refused })) => {
+                Ok(Ok(Tick { rounds, fired, refused })) => {
                     for (schedule, source) in fired.refused {
                         report(BackgroundError::Schedule { schedule, source });
                     }
@@ -106,8 +94,11 @@ impl Maintenance<'_> {
                         report(BackgroundError::Batch { batch, reason });
                     }
                     schedule_at = fired.next_in.and_then(|next| Instant::now().checked_add(next));
-                    for (queue, MaintenanceReport { repaired, .. }) in reports {
-                        if repaired > 0 {
+                    for QueueRound { queue, repaired, failed, .. } in rounds {
+                        if let Some(reason) = failed {
+                            let reason = format!("queue {queue:?}: {reason}");
+                            report(BackgroundError::Maintenance(sqlx::Error::Protocol(reason)));
+                        } else if repaired > 0 {
                             report(BackgroundError::Stranded { queue, repaired });
                         }
                     }
@@ -154,7 +145,7 @@ impl Maintenance<'_> {
         cursors: &mut Cursors,
     ) -> Result<Tick, sqlx::Error> {
         let store = self.store;
-        let Tick { mut reports, mut fired, mut refused } = Tick::default();
+        let Tick { mut rounds, mut fired, mut refused } = Tick::default();
         let mut conn = WorkConnection::from(conn);
         let mut leads = true;
         if store.awaits_maintenance(&mut conn).await? {
@@ -170,17 +161,12 @@ impl Maintenance<'_> {
         if leads && round {
             forget_expired(store, &mut conn).await?;
             forget_pauses(store, &mut conn, &mut cursors.settings).await?;
-            for queue in &self.queues {
-                let deleted = prune(store, &mut conn, queue).await?;
-                let cursor = cursors.sweeps.entry(queue.name().to_owned()).or_default();
-                let repaired = sweep(store, &mut conn, queue.name(), cursor).await?;
-                reports.push((queue.name().to_owned(), MaintenanceReport { deleted, repaired }));
-            }
+            rounds = maintain_queues(store, &mut conn, &self.queues).await?;
             forget_progress(store, &mut conn, &mut cursors.progress).await?;
             tend_batches(store, &mut conn, &mut cursors.batches).await?;
         }
         conn.done();
-        Ok(Tick { reports, fired, refused })
+        Ok(Tick { rounds, fired, refused })
     }
 }
 

@@ -1,56 +1,15 @@
-//! Retention: deletes finished jobs, deduplication ids and pauses whose time is over, and the
-//! progress of jobs that cannot run again.
-
-use std::time::Duration;
+//! Retention: deletes deduplication ids and pauses whose time has ended, and the progress of jobs
+//! that cannot run again. `queues.rs` has that of finished jobs.
 
 use sqlx::PgConnection;
 
-use crate::job::job::JobStatus;
-use crate::job::queue_options::QueueOptions;
 use crate::maintenance::leader::as_leader;
 use crate::store::Store;
 
-/// Bounds the rows that one transaction deletes or looks at: finished jobs of each status, ids, or
-/// settings of groups.
+/// Bounds the rows that one transaction deletes or looks at: ids, or settings of groups.
 const BATCH: i64 = 500;
-/// Bounds the transactions of one round, per queue.
+/// Bounds the transactions of one round.
 const BATCHES: usize = 20;
-
-/// Deletes jobs that the retention of `queue` no longer keeps, in small batches, and notes the
-/// retention for other processes. Returns the number of jobs.
-pub(crate) async fn prune(
-    store: &Store,
-    conn: &mut PgConnection,
-    queue: &QueueOptions,
-) -> Result<u64, sqlx::Error> {
-    let statuses = [JobStatus::Succeeded, JobStatus::Failed, JobStatus::Cancelled];
-    let kept = statuses.into_iter().zip(queue.kept_ms());
-    let mut left: Vec<_> = kept
-        .filter_map(|(status, ms)| Some((status, Duration::from_millis(ms?.unsigned_abs()))))
-        .collect();
-    let note = async |conn: &mut PgConnection| store.note_retention(conn, queue).await;
-    as_leader(store, conn, note).await?;
-    let mut total = 0;
-    for _ in 0..BATCHES {
-        if left.is_empty() {
-            break;
-        }
-        let mut more = Vec::new();
-        let batch = async |conn: &mut PgConnection| {
-            for &(status, age) in &left {
-                let deleted = store.prune(conn, queue.name(), status, age, BATCH).await?;
-                total += deleted;
-                if deleted >= BATCH.unsigned_abs() {
-                    more.push((status, age));
-                }
-            }
-            Ok(())
-        };
-        as_leader(store, conn, batch).await?;
-        left = more;
-    }
-    Ok(total)
-}
 
 /// Deletes deduplication ids whose window has ended, in small batches.
 pub(crate) async fn forget_expired(

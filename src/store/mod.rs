@@ -38,6 +38,7 @@ mod work_connection;
 pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
 pub(crate) use admin::move_jobs::MoveReport;
 pub(crate) use admin::pause::{RestArguments, RestState, is_end_refused};
+pub(crate) use admin::prune::QueueRound;
 pub(crate) use admin::redrive::RedriveReport;
 pub(crate) use admin::schedules::Firing;
 pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};

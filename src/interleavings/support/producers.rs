@@ -185,13 +185,11 @@ async fn maintain_once(stress: &Stress, conn: &mut PgConnection) -> Result<(), s
     stress.store.settle_requests(conn).await?;
     PgTransactionManager::commit(conn).await?;
     begin_short(conn).await?;
-    let mut group = String::new();
-    while let Some(next) = stress.store.next_group(conn, Q, &group).await? {
-        if stress.store.rescue(conn, Q, &next).await? {
-            let what = format!("the sweep found {next} stranded");
-            stress.oracle.violation(what);
-        }
-        group = next;
+    let stranded = "select g.group_id from (select distinct group_id from seriatim.job \
+        where queue = 'q' and group_id is not null and status in ('queued', 'started')) g \
+        where seriatim.rescue('q', g.group_id)";
+    for group in sqlx::query_scalar::<_, String>(stranded).fetch_all(&mut *conn).await? {
+        stress.oracle.violation(format!("the sweep found {group} stranded"));
     }
     PgTransactionManager::rollback(conn).await
 }

@@ -146,14 +146,12 @@ impl Scene {
     /// Runs the sweep for gated groups; returns for how many limit keys nothing would have woken
     /// any.
     pub(crate) async fn wake_stranded(&self) -> u64 {
-        let mut me = self.me.lock().await;
-        self.store.wake_stranded(&mut me, Q, "").await.unwrap().0
+        self.number("select stranded from seriatim.wake_stranded('q')").await.unsigned_abs()
     }
 
     /// Runs the sweep for the group; returns whether it repaired something.
     pub(crate) async fn rescue(&self, group: &str) -> bool {
-        let mut me = self.me.lock().await;
-        self.store.rescue(&mut me, Q, group).await.unwrap()
+        self.number(&format!("select seriatim.rescue('q', '{group}')::integer::int8")).await == 1
     }
 
     /// Runs all jobs with one worker and returns the ids in the order of their runs. Fails if

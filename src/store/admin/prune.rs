@@ -1,15 +1,10 @@
 //! Maintenance: retention, and the sweep for jobs that nothing would wake.
 
-use std::time::Duration;
-
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use crate::job::job::JobStatus;
 use crate::job::maintained::Maintained;
 use crate::job::queue_options::QueueOptions;
-use crate::store::builder::{PG, render, select, sql};
-use crate::store::index_terms::unfinished;
-use crate::store::names::Names;
 use crate::store::session::{BEGIN, PINNED_PLANS};
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -17,29 +12,33 @@ use crate::store::store::Store;
 statements! {
     TIDY = |names| names.sql("select t.more from {tidy}() t");
     MAINTENANCE_LOCK = |_| "select pg_try_advisory_xact_lock(hashtextextended($1, 0))".to_owned();
-    PRUNE = |names| names.sql("select {prune_jobs}($1, $2::text::{job_status}, $3, $4)");
     SETTLE_REQUESTS = |names| names.sql("select {settle_requests}()");
-    NOTE_RETENTION = |names| names.sql("select {note_retention}($1, $2)");
+    MAINTAIN_QUEUES = |names| names.sql(
+        "select q.name, m.deleted, m.repaired, m.more, m.failed
+        from (select clock_timestamp() + interval '0.25 s' as until_at) e,
+          unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) q(name, succeeded, failed, cancelled),
+          lateral {maintain_queue}(q.name, array[q.succeeded, q.failed, q.cancelled], e.until_at) m",
+    );
     MAINTAIN = |names| names.sql(
         "select m.deleted, m.cancelled, m.moved, m.scheduled, m.halts_ended, m.batches_ended, m.repaired, m.more
         from {maintain}() m",
     );
-    NEXT_GROUP = groups;
-    RESCUE = |names| names.sql("select {rescue}($1, $2)");
-    WAKE_STRANDED = |names| names.sql("select w.stranded, w.last_key from {wake_stranded}($1, $2) w");
     FORGET_PAUSES = |names| names.sql("select p.queue, p.group_id from {forget_pauses}($1, $2, $3) p");
     FORGET_EXPIRED = |names| names.sql("select {forget_expired}($1)");
 }
 
-/// The next group with unfinished jobs behind a name: one index probe, whatever the backlog.
-fn groups(names: &Names) -> String {
-    let query = select()
-        .expr(sql("min(j.group_id)"))
-        .from_as(names.job(), "j")
-        .and_where(sql("j.queue = ?1 and j.group_id > ?2"))
-        .and_where(unfinished("j"))
-        .to_owned();
-    render(query.build(PG))
+/// The result of a round of maintenance for a queue.
+#[derive(Debug)]
+pub(crate) struct QueueRound {
+    pub(crate) queue: String,
+    /// The number of finished jobs that retention deleted.
+    pub(crate) deleted: u64,
+    /// The number of groups and limit keys that nothing would have woken.
+    pub(crate) repaired: u64,
+    /// Whether there is more to do at once.
+    pub(crate) more: bool,
+    /// Why it failed: nothing was done for the queue.
+    pub(crate) failed: Option<String>,
 }
 
 impl Store {
@@ -52,29 +51,26 @@ impl Store {
         self.query(&MAINTENANCE_LOCK).bind(lock).fetch_one(conn).await?.try_get(0)
     }
 
-    /// Deletes up to `batch` finished jobs that are older than `age`; returns how many.
-    pub(crate) async fn prune(
+    /// Runs a round of maintenance for each of the queues, for a quarter of a second.
+    pub(crate) async fn maintain_queues(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
-        status: JobStatus,
-        age: Duration,
-        batch: i64,
-    ) -> Result<u64, sqlx::Error> {
-        let prune = self.query(&PRUNE).bind(queue).bind(status.as_str());
-        let prune = prune.bind(age.as_secs_f64()).bind(batch).fetch_one(conn).await?;
-        prune.try_get(0).map(i64::unsigned_abs)
-    }
-
-    /// Notes how long the ended jobs of a queue stay, for maintenance by other processes.
-    pub(crate) async fn note_retention(
-        &self,
-        conn: &mut PgConnection,
-        queue: &QueueOptions,
-    ) -> Result<(), sqlx::Error> {
-        let kept = &queue.kept_ms()[..];
-        let note = self.query(&NOTE_RETENTION).bind(queue.name()).bind(kept);
-        note.execute(conn).await.map(drop)
+        queues: &[&QueueOptions],
+    ) -> Result<Vec<QueueRound>, sqlx::Error> {
+        let names: Vec<&str> = queues.iter().map(|queue| queue.name()).collect();
+        let kept = |n: usize| queues.iter().map(|queue| queue.kept_ms()[n]).collect::<Vec<_>>();
+        let maintain = self.query(&MAINTAIN_QUEUES).bind(names);
+        let maintain = maintain.bind(kept(0)).bind(kept(1)).bind(kept(2));
+        let round = |row: PgRow| {
+            Ok(QueueRound {
+                queue: row.try_get("name")?,
+                deleted: row.try_get::<i64, _>("deleted")?.unsigned_abs(),
+                repaired: row.try_get::<i64, _>("repaired")?.unsigned_abs(),
+                more: row.try_get("more")?,
+                failed: row.try_get("failed")?,
+            })
+        };
+        maintain.fetch_all(conn).await?.into_iter().map(round).collect()
     }
 
     /// Runs maintenance for all queues once, and returns what it did.
@@ -148,39 +144,5 @@ impl Store {
         let forget = self.query(&FORGET_PAUSES).bind(queue).bind(group).bind(batch);
         let last = forget.fetch_optional(conn).await?;
         last.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
-    }
-
-    /// Returns the next group with unfinished jobs behind `after`.
-    pub(crate) async fn next_group(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        after: &str,
-    ) -> Result<Option<String>, sqlx::Error> {
-        self.query(&NEXT_GROUP).bind(queue).bind(after).fetch_one(conn).await?.try_get(0)
-    }
-
-    /// Wakes gated groups of a queue whose limit keys have slots left that nothing speaks for.
-    /// Returns for how many keys nothing would have woken any, and the last key that it looked at;
-    /// `None`: it has looked at all keys after `after`.
-    pub(crate) async fn wake_stranded(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        after: &str,
-    ) -> Result<(u64, Option<String>), sqlx::Error> {
-        let wake = self.query(&WAKE_STRANDED).bind(queue).bind(after);
-        let row = wake.fetch_one(conn).await?;
-        Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), row.try_get(1)?))
-    }
-
-    /// Flags the group's next job if nothing would wake it; returns whether it did.
-    pub(crate) async fn rescue(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        group: &str,
-    ) -> Result<bool, sqlx::Error> {
-        self.query(&RESCUE).bind(queue).bind(group).fetch_one(conn).await?.try_get(0)
     }
 }

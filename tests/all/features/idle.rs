@@ -101,8 +101,8 @@ async fn many_idle_queues_cost_no_more_than_some() {
         builder = builder.queue(queue(&format!("queue {n}")).concurrency(2), logs);
     }
     let running = started(builder).await;
-    // Each queue's first claims.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    // Each queue's first claims; a session reports its statistics 10 s later.
+    tokio::time::sleep(Duration::from_secs(11)).await;
     let transactions = "select (xact_commit + xact_rollback)::int8 from pg_stat_database where datname = current_database()";
     let cpu = || {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -111,7 +111,7 @@ async fn many_idle_queues_cost_no_more_than_some() {
     };
     let (before, cpu_before) = (value::<i64>(database.pool(), transactions).await, cpu());
     // A while without jobs is measured.
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     let (after, cpu_after) = (value::<i64>(database.pool(), transactions).await, cpu());
     let ready = running.is_ready();
     let mut waits = Vec::new();
@@ -124,13 +124,13 @@ async fn many_idle_queues_cost_no_more_than_some() {
     }
     let (worst, mean) = (waits.iter().max().unwrap(), waits.iter().sum::<Duration>() / 20);
     println!(
-        "{queues} queues: {} transactions in 10 s, {} % of a core, a job after {mean:.0?}, {worst:.0?} at worst, ready {ready}",
+        "{queues} queues: {} transactions in 5 s, {} % of a core, a job after {mean:.0?}, {worst:.0?} at worst, ready {ready}",
         after - before,
-        (cpu_after - cpu_before) / 10,
+        (cpu_after - cpu_before) / 5,
     );
-    // A poll by each queue each half second would be 20 for each. Beside other tests on a machine
+    // A poll by each queue each half second would be 10 for each. Beside other tests on a machine
     // with much else to do some heartbeats are late, and queues poll for themselves.
-    let most = i64::try_from(5 * queues).unwrap();
+    let most = i64::try_from(3 * queues).unwrap();
     assert!(after - before < most, "{} transactions", after - before);
     assert!(ready, "{:?}", running.health());
     // Other tests beside this one may make one late.

@@ -164,6 +164,29 @@ async fn sql_fires_schedules_as_processes_do() {
     }
 }
 
+/// The schedules that are refused stay due, and so first in line.
+#[tokio::test]
+async fn however_many_schedules_are_refused_maintain_fires_the_others() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "insert into seriatim.schedule (name, queue, job, kind, spec, counts_from, next_fire) \
+           select 'refused ' || k, 'q', '{\"data\": 1}', 'every', 'unreadable', now(), \
+             now() - interval '1 day' from generate_series(1, 101) k; \
+         insert into seriatim.schedule (name, queue, job, kind, spec, counts_from, next_fire) \
+           values ('good', 'q', '{\"data\": 1}', 'every', '3600', now() - interval '1 day', \
+             now() - interval '1 hour')",
+    )
+    .await;
+    let mut scheduled = 0;
+    // By chance the first calls may not come to it.
+    for _ in 0..20 {
+        scheduled += maintain(pool).await["scheduled"].as_i64().unwrap();
+    }
+    assert_eq!(scheduled, 1);
+}
+
 #[tokio::test]
 async fn maintain_leaves_cron_schedules_to_processes() {
     let database = database().await;
@@ -191,13 +214,39 @@ async fn maintain_keeps_up_queues_that_receivers_serve() {
     let expires =
         "select seriatim.enqueue('q', '1', 'expires', expires_at => now() + interval '1 ms')";
     by_hand(pool, expires).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // the time of its expiry
+    by_hand(
+        pool,
+        "update seriatim.queue_group set ready_at = ready_at - interval '1 min'; \
+         update seriatim.job set turn_at = turn_at - interval '1 min', \
+           expires_at = expires_at - interval '1 min'",
+    )
+    .await;
     maintain(pool).await;
     let suspected =
         "select suspect is not null from seriatim.queue_group where group_id = 'lapses'";
     assert!(value::<bool>(pool, suspected).await);
     let end_of_expired = "select error->>'kind' from seriatim.job where group_id = 'expires'";
     assert_eq!(value::<String>(pool, end_of_expired).await, "expired");
+}
+
+/// Groups with a row, and one without, have just come due.
+#[tokio::test]
+async fn maintenance_locks_nothing_that_receivers_are_about_to_take() {
+    let database = database().await;
+    let pool = database.pool();
+    for group in ["a", "b", "new"] {
+        seriatim::enqueue(pool, job_of("q", group, 1)).await.unwrap();
+    }
+    by_hand(
+        pool,
+        "select seriatim.nack(r.receipt, delay => '0 s') from seriatim.receive('q', 2) r",
+    )
+    .await;
+    let mut maintains = pool.begin().await.unwrap();
+    sqlx::query("select seriatim.maintain()").execute(&mut *maintains).await.unwrap();
+    let received = "select array_agg(group_id order by group_id) from seriatim.receive('q', 10)";
+    assert_eq!(value::<Vec<String>>(pool, received).await, ["a", "b", "new"]);
+    maintains.rollback().await.unwrap();
 }
 
 /// Two timers at once, and one beside a processor: one does the work, and none waits.

@@ -133,6 +133,33 @@ async fn what_a_receive_met_is_dealt_with_at_its_commit() {
         .await;
 }
 
+/// Another transaction has the second of two jobs whose visibility has ended: they are not received
+/// again until it ends, and other groups go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_of_a_lapsed_batch_delays_its_group_alone() {
+    let database = database().await;
+    let pool = database.pool();
+    let first = enqueue(pool, "q", "lapsed", 1).await;
+    let second = enqueue(pool, "q", "lapsed", 2).await;
+    by_hand(
+        pool,
+        "select seriatim.configure_queue('q', '{\"strict_visibility\": true}'); \
+         select seriatim.receive('q', 2, visibility => '0 s')",
+    )
+    .await;
+    let mut open = pool.begin().await.unwrap();
+    let lock = sqlx::query("select from seriatim.job where id = $1 for update").bind(second);
+    lock.execute(&mut *open).await.unwrap();
+    enqueue(pool, "q", "other", 1).await;
+    assert_eq!(received(pool, 10).await, ["other"]);
+    let counted = "select max(attempts)::int8 from seriatim.job";
+    assert_eq!(value::<i64>(pool, counted).await, 0);
+    open.rollback().await.unwrap();
+    let again = "select coalesce(min(id), 0) from seriatim.receive('q')";
+    eventually(pool, again, first).await;
+    assert_eq!(value::<i64>(pool, counted).await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_does_not_fail_by_its_upkeep() {
     let database = database().await;
@@ -140,7 +167,7 @@ async fn a_commit_does_not_fail_by_its_upkeep() {
     many_kinds(&database).await;
     by_hand(
         pool,
-        "create or replace function seriatim.upkeep(of_queue text) returns void language plpgsql as \
+        "create or replace function seriatim.upkeep(of_queue text, until_at timestamptz) returns void language plpgsql as \
            'begin raise exception ''no''; end'",
     )
     .await;

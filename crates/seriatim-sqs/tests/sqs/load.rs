@@ -162,32 +162,41 @@ async fn a_connection_beyond_the_limit_has_the_place_of_an_idle_one() {
     let config = Config::new().access(Access::Anonymous).connections(3);
     // Its own client keeps its connection, which is idle.
     let sqs = Sqs::start_with(config, 10).await;
-    let url = sqs.queue("q").await;
+    sqs.queue("q").await;
     let sqs = Arc::new(sqs);
-    let mut polls = Vec::new();
+    let mut lock = sqs.database.pool().begin().await.unwrap();
+    let exclusively = "lock table seriatim.sqs_queue in access exclusive mode";
+    sqlx::query(exclusively).execute(&mut *lock).await.unwrap();
+    let mut at_work = Vec::new();
     for _ in 0..3 {
-        let mut connection = Connection::open(&sqs).await;
-        timeout(PATIENCE, connection.call("ListQueues", json!({}))).await.unwrap();
-        let url = url.clone();
-        polls.push(tokio::spawn(async move {
-            let poll = json!({"QueueUrl": url, "WaitTimeSeconds": 20});
-            connection.call("ReceiveMessage", poll).await
+        let sqs = Arc::clone(&sqs);
+        at_work.push(tokio::spawn(async move {
+            // One that was idle for a second may have lost its place.
+            loop {
+                let mut connection = Connection::open(&sqs).await;
+                let request = sqs.request("ListQueues", &json!({}));
+                if connection.http.send_request(request).await.is_ok() {
+                    break;
+                }
+            }
         }));
     }
-    let fourth = Connection::open(&sqs);
-    let (mut fourth, waits) = (fourth.await, Duration::from_secs(3));
-    let request = sqs.request("ListQueues", &json!({}));
-    let mut listed = Box::pin(fourth.http.send_request(request));
-    assert!(timeout(waits, &mut listed).await.is_err(), "all others are at work");
-    polls.pop().unwrap().abort();
-    assert_eq!(timeout(PATIENCE, listed).await.unwrap().unwrap().status(), 200);
+    let waiting = "select count(*) from pg_locks where not granted
+        and database = (select oid from pg_database where datname = current_database())";
+    timeout(PATIENCE, async { while sqs.number(waiting).await < 3 {} }).await.unwrap();
+    let (mut fourth, waits) = (Connection::open(&sqs).await, Duration::from_secs(3));
+    // It asks nothing of the database.
+    let request = sqs.request("NoSuchAction", &json!({}));
+    let mut refused = Box::pin(fourth.http.send_request(request));
+    assert!(timeout(waits, &mut refused).await.is_err(), "all others are at work");
+    at_work.pop().unwrap().abort();
+    assert_eq!(timeout(PATIENCE, refused).await.unwrap().unwrap().status(), 400);
     drop(fourth);
-    for poll in polls {
-        poll.abort();
-        _ = poll.await;
+    lock.rollback().await.unwrap();
+    for connection in at_work {
+        timeout(PATIENCE, connection).await.unwrap().unwrap();
     }
-    let sqs = Arc::into_inner(sqs);
-    if let Some(sqs) = sqs {
+    if let Some(sqs) = Arc::into_inner(sqs) {
         sqs.end().await;
     }
 }
