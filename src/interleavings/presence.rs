@@ -179,6 +179,10 @@ async fn a_poll_that_cannot_be_answered_keeps_the_presence() {
     let polled = scene.store.heartbeat(&mut conn, asks).await.unwrap();
     assert!(polled.held && polled.awaits_maintenance.is_none(), "{polled:?}");
     commit(&mut host).await;
-    assert_eq!(poll_all(&scene, &mut conn, asks).await, (vec![None], false));
+    let deadline = Instant::now() + PATIENCE;
+    // A poll that took over 20 ms says that something may be due.
+    while poll_all(&scene, &mut conn, asks).await != (vec![None], false) {
+        assert!(Instant::now() < deadline);
+    }
     scene.end().await;
 }

@@ -93,7 +93,11 @@ async fn p4_what_a_handler_leaves_in_its_session_harms_no_job() {
             }
         }
     }
-    assert_eq!(errors.but_slow_checks(), Vec::<String>::new());
+    let mut errors = errors.but_slow_checks();
+    // On a busy machine 20 ms may be over before the library's own `set` is read: the server calls
+    // that a request, and the next claim is soon. One that is over later it calls a timeout.
+    errors.retain(|error| !error.contains("due to user request"));
+    assert_eq!(errors, Vec::<String>::new());
     drop(running);
 }
 

@@ -389,7 +389,7 @@ async fn an_open_transaction_with_many_new_groups_leaves_the_servers_lock_table_
     assert!(others > left / 2 && others < left, "{others} of {left}");
     open.rollback().await.unwrap();
     // Receives that had read past them come back to them.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + 3 * PATIENCE;
     while received + left > others {
         others += value::<i64>(pool, "select count(*) from seriatim.receive('q', 1000)").await;
         assert!(Instant::now() < deadline, "{others} of 24000");

@@ -168,8 +168,14 @@ impl Log {
         }
     }
 
+    /// Waits until there are so many entries, as long as others come.
     pub async fn wait_for(&self, count: usize) -> Vec<String> {
-        self.wait(&format!("there are {count} entries"), |entries| entries.len() >= count).await
+        let (what, mut entries) = (format!("there are {count} entries"), self.entries());
+        while entries.len() < count {
+            let so_far = entries.len();
+            entries = self.wait(&what, |entries| entries.len() > so_far).await;
+        }
+        entries
     }
 }
 
