@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\x176b75857c258424203fd0689d1c35b4dddfdb3e6e7187aa1d88cfb7112e4c1c1360105218679dda7f1e310bd61f09dd', 1);
+values (1, 'schema', '\x9fc14505d04dddb00316a08f2de1010af6b92a77050bdbbcd2e63e8bb976e9883db5553f015d0373e38e685e268b44d8', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -51,6 +51,7 @@ create table if not exists maintenance (
   seen_at timestamptz
 ) with (fillfactor = 50);
 alter table maintenance add column if not exists swept_key text not null default '';
+alter type turn drop attribute if exists followers;
 -- Checked in new rows alone so far.
 alter table job validate constraint job_sound;
 commit;

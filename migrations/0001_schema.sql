@@ -784,7 +784,6 @@ create type turn as (
   disposition text,
   fresh boolean,                               -- no attempt counts yet
   bytes bigint,                                -- of the data, as stored
-  followers bigint[],
   spaced_until timestamptz,
   limit_key text,                              -- of the job
   held_key text,                               -- a slot of this key is the group's already

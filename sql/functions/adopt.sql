@@ -15,12 +15,18 @@
 -- read as a whole. A group's row is looked up from the end of the index: of several versions with
 -- one key the newest is the last as a rule.
 
+-- Returns the hash of a group. Names are quoted: a queue `a` with a group `b c` is not the queue
+-- `a b` with a group `c`.
+create or replace function {schema}.group_hash(of_queue text, of_group text) returns integer
+language sql immutable as $$
+  select (hashtextextended(quote_literal(of_queue) || quote_literal(of_group), 0) & 65535)::integer
+$$;
+
 -- Locks groups that have no row, for the insert of one. Returns those that no other transaction has
 -- locked, in any order, and each once: the rounds of a claim may have read the same group.
 --
--- A group's lock is that of a row of `adoption_lock`, by the group's hash. Names are quoted: a
--- queue `a` with a group `b c` is not the queue `a b` with a group `c`. Advisory locks would fill
--- the server's lock table: an open transaction may adopt any number of groups.
+-- A group's lock is that of a row of `adoption_lock`, by the group's hash. Advisory locks would
+-- fill the server's lock table: an open transaction may adopt any number of groups.
 --
 -- Locks: rows of `adoption_lock` NO KEY UPDATE, skips.
 create or replace function {schema}.lock_new_groups(of_queue text, groups text[]) returns text[]
@@ -29,8 +35,7 @@ declare
   locked text[];
 begin
   with wanted as materialized (
-    select f.name,
-      (hashtextextended(quote_literal(of_queue) || quote_literal(f.name), 0) & 65535)::integer as hash
+    select f.name, {schema}.group_hash(of_queue, f.name) as hash
     from (select distinct f.name from unnest(groups) f(name)) f)
   select array_agg(m.name) into locked
   from (select wanted.name from wanted join {schema}.adoption_lock l on l.hash = any (array[wanted.hash])
@@ -143,7 +148,7 @@ create or replace function {schema}.adopted_turn(name text, line tid, head_id bi
   flags bigint, spaced_until timestamptz default null, held_key text default null) returns {schema}.turn
 language sql immutable as $$
   select row(name, line, head_id, ready_at, flags,
-    null, null, null, null, null, null, null, null, spaced_until, null, held_key, null)::{schema}.turn
+    null, null, null, null, null, null, null, spaced_until, null, held_key, null)::{schema}.turn
 $$;
 
 -- Adopts up to `want` groups that flags call for, in the order of the line. Reads on behind flags

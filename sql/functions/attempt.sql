@@ -13,12 +13,7 @@ language plpgsql volatile as $$
 begin
   if keep then
     return query
-    update {schema}.job j set
-      status = 'succeeded', result = done.result::jsonb, error = null,
-      finished_at = coalesce(statement_timestamp() - make_interval(secs => done.ended), clock_timestamp()),
-      attempts = j.attempts + (done.started_at is not null)::integer,
-      last_started_at = coalesce(done.started_at, j.last_started_at),
-      flagged = false, {free_job}
+    update {schema}.job j set {succeeded}
     from (
       select u.id, u.result, u.ended, (
         select greatest(g.started_at, statement_timestamp() - make_interval(secs => u.began))

@@ -25,7 +25,7 @@ declare
   answer {schema}.claim_answer; scan {schema}.claim_scan; wanted {schema}.claim_limits := limits;
   began constant timestamptz := clock_timestamp(); locked record; started record;
   over_at timestamptz := began + case when terms.receiver then interval '10 ms' else interval '50 ms' end;
-  brought integer; held integer; last boolean; rows_left boolean;
+  brought integer; held integer; last boolean; rows_left boolean; many boolean;
 begin
   answer.jobs := '{}';
   answer.size := 0;
@@ -96,12 +96,14 @@ begin
   -- Other transactions hold what else is due in line, perhaps for hours.
   answer.groups_at := case when last and not answer.more then until_at else scan.groups_at end;
   -- Few flags cost a read less than a write: those of jobs that run go with the ends of these.
-  if not terms.receiver and scan.passed > 0
-    and (scan.passed >= 256 or scan.reading > interval '2 ms' or answer.jobs = '{}')
-  then
-    -- Or each claim would read them. The jobs that were claimed here do not wait long for it.
-    perform {schema}.tidy_flags(terms.queue, scan.idle, scan.resting,
-      clock_timestamp() + case when answer.jobs = '{}' then interval '50 ms' else interval '5 ms' end);
+  -- Other flags would call a worker again, and many would be read by each claim.
+  many := scan.passed >= 256 or scan.passed > 0 and scan.reading > interval '2 ms';
+  if not terms.receiver and (many or scan.passed > 0 and answer.jobs = '{}') then
+    -- The jobs that were claimed here do not wait long for it.
+    perform {schema}.tidy_flags(terms.queue,
+      case when many or scan.passed > cardinality(scan.idle) then scan.idle
+        else {schema}.unclaimed_groups(terms.queue, scan.idle) end, scan.resting,
+      clock_timestamp() + case when answer.jobs = '{}' then interval '50 ms' else interval '5 ms' end, many);
   end if;
   answer.slots := limits.slots - wanted.slots;
   answer.reading := scan.reading;
@@ -131,7 +133,8 @@ declare
   answer {schema}.claim_answer; began constant timestamptz := clock_timestamp(); at timestamptz;
   due record; front {schema}.claim_front; room record; paused boolean := false; kind text;
   part {schema}.claim_answer; wanted {schema}.claim_limits; starts bigint;
-  waits boolean := false; per_key integer; woken_at timestamptz; freed_at timestamptz; looks_from timestamptz;
+  waits boolean := false; simple boolean := false; per_key integer; woken_at timestamptz;
+  freed_at timestamptz; looks_from timestamptz;
 begin
   answer.jobs := '{}';
   answer.more := false;
@@ -197,9 +200,26 @@ begin
     case when due.flags_at = behind.flags_at then behind.flags_id else 0 end,
     due.ungrouped_at)::{schema}.claim_front;
 
+  if due.bound is null and not (terms.receiver or due.lapsed) and due.ungrouped_at is null
+    and terms.group_id is null and behind.groups_at = '-infinity' and behind.flags_at = '-infinity'
+  then
+    simple := due.groups_at is null and due.flags_at is null;
+    if not simple then
+      part := {schema}.claim_simply(terms, limits, due.flags_at is not null, began);
+      simple := part.jobs is not null;
+    end if;
+    if part.jobs is not null then
+      answer.jobs := part.jobs;
+      answer.more := answer.more or part.more;
+      answer.reading := answer.reading + part.reading;
+      answer.groups_at := part.groups_at;
+      answer.flags_at := part.flags_at;
+      limits.slots := limits.slots - part.slots;
+    end if;
+  end if;
   -- A lapsed claim is rare, and first: behind busy groups there would never be room for it. It is
   -- in flight, and goes on if the limit is reached.
-  foreach kind in array case when ungrouped_first
+  foreach kind in array case when simple then '{}'::text[] when ungrouped_first
     then array['lapsed jobs', 'lapsed groups', 'jobs', 'groups', 'woken groups']
     else array['lapsed jobs', 'lapsed groups', 'groups', 'jobs', 'woken groups'] end
   loop
@@ -313,9 +333,7 @@ returns table (
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-  -- The stored limit of the queue goes before its worker's.
-  queue_attempts constant integer := (select q.max_attempts from {schema}.queue q where q.name = terms.queue);
-  claimed {schema}.claim_answer;
+  queue_attempts integer; claimed {schema}.claim_answer;
 begin
   if current_setting('transaction_isolation') <> 'read committed'
     or current_setting('transaction_read_only') <> 'off'
@@ -326,9 +344,10 @@ begin
     return;
   end if;
   -- The answer is text, in the form that the library reads.
-  perform {schema}.pin_plans(), set_config('synchronous_commit', 'on', true),
-    set_config('DateStyle', 'ISO, MDY', true), set_config('TimeZone', 'UTC', true),
-    set_config('bytea_output', 'hex', true);
+  perform {pin}, set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
+    set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
+  -- The stored limit of the queue goes before its worker's.
+  select q.max_attempts into queue_attempts from {schema}.queue q where q.name = terms.queue;
   terms.default_attempts := coalesce(queue_attempts, terms.default_attempts);
   claimed := {schema}.claim(terms, limits, behind, ungrouped_first);
   return query

@@ -46,8 +46,9 @@ declare
 begin
   select array_agg(row(turn.name, turn.line, turn.head_id, turn.ready_at, turn.flags, turn.lapsed_job,
     turn.lost_by, turn.suspected, j.id, j.disposition, j.fresh and turn.lapsed_job is null, j.bytes,
-    null, turn.spaced_until, j.limit_key, turn.held_key, null)::{schema}.turn)
-    into heads
+    turn.spaced_until, j.limit_key, turn.held_key, null)::{schema}.turn),
+    array_agg(turn.line) filter (where turn.suspected and j.id is not null)
+    into heads, busy
   from unnest(turns) turn
   left join lateral (
     select h.id, 0 as lost from {schema}.head(terms.queue, turn.name, turn.head_id, null) h
@@ -72,12 +73,10 @@ begin
     select g.group_id from {schema}.queue_group g
     where g.queue = terms.queue and g.group_id between turn.name and turn.name
     order by g.group_id desc limit 1) is null;
-  -- All jobs of a claim that is taken over lose their attempts.
-  select array_agg(turn.line) into busy
-  from unnest(heads) turn where turn.suspected and turn.job is not null;
   if busy is null then
     return heads;
   end if;
+  -- All jobs of a claim that is taken over lose their attempts.
   with lapsed as materialized (
     select g.ctid as line, c.id
     from {schema}.queue_group g cross join lateral {schema}.unfinished(g.job_id, g.batch) c
@@ -91,6 +90,7 @@ begin
     if heads[i].line = any (busy) then
       heads[i].job := null;
       heads[i].disposition := null;
+      heads[i].bytes := null;
     end if;
   end loop;
   return heads;

@@ -8,7 +8,7 @@ language sql stable as $$
     case when g.job_id is not null then case when g.claimed_by is null then 'receiver' else 'worker' end end,
     case when g.job_id is not null then
       g.strict is true or {schema}.is_suspected(g.suspect, g.claim, g.ready_at) end,
-    null, null, null, null, null, g.spaced_until, null, g.limit_key, null)::{schema}.turn
+    null, null, null, null, g.spaced_until, null, g.limit_key, null)::{schema}.turn
 $$;
 
 -- Locks the rows of up to `n` groups that are due by `until_at`, the one served least recently

@@ -33,6 +33,25 @@ declare
   lines tid[]; priorities smallint[]; spaced timestamptz[]; drained tid[]; passed integer;
   queues text[]; keys text[]; received boolean;
 begin
+  -- Most pass the turn to a next job, without a slot or a spacing.
+  update {schema}.queue_group g set
+    {free_group}, ready_at = clock_timestamp() - {priority_aging} * coalesce(next.priority, 0)
+  from (
+    select g.ctid as line, next.priority
+    from unnest(tokens, ended) c(claim, ended)
+    join lateral (
+      select g.ctid, g.queue, g.group_id, g.head_id from {schema}.queue_group g
+      where g.claim = c.claim and g.limit_key is null and g.spaced_until is null limit 1) g on true
+    join lateral (
+      select h.priority from {schema}.job h
+      where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id))
+        and h.group_id <= g.group_id and h.status in ('queued', 'started')
+      order by h.group_id, h.id limit 1) next on true) next
+  where g.ctid = next.line;
+  get diagnostics passed = row_count;
+  if passed = cardinality(tokens) then
+    return 0;
+  end if;
   select array_agg(g.ctid), array_agg(next.priority), array_agg(g.spaced_until),
       array_agg(g.ctid) filter (where next.id is null and c.ended is not null
         -- The row remembers the start: the group's next job may come before its time.
@@ -53,7 +72,7 @@ begin
     where h.queue = g.queue and (h.group_id, h.id) >= (g.group_id, coalesce(c.ended + 1, g.head_id))
       and h.group_id <= g.group_id and h.status in ('queued', 'started')
     order by h.group_id, h.id limit 1) next on true;
-  if cardinality(lines) is distinct from cardinality(tokens) then
+  if coalesce(cardinality(lines), 0) + passed <> cardinality(tokens) then
     raise 'groups are not as their worker has locked them' using errcode = 'no_data_found';
   end if;
   if keys is not null then
@@ -61,8 +80,11 @@ begin
   end if;
   if drained is not null then
     -- Nothing has written these rows before. The lock fails while an adopter shares a row.
-    perform {schema}.retire(array(
-      select g.ctid from {schema}.queue_group g where g.ctid = any (drained) for update skip locked));
+    drained := array(
+      select g.ctid from {schema}.queue_group g where g.ctid = any (drained) for update skip locked);
+    if {schema}.retire(drained) and cardinality(drained) = cardinality(lines) then
+      return cardinality(lines);
+    end if;
   end if;
   update {schema}.queue_group g set
     {free_group},
@@ -72,7 +94,7 @@ begin
   from unnest(lines, priorities, spaced) passed(line, priority, spaced_until)
   where g.ctid = passed.line;
   get diagnostics passed = row_count;
-  return cardinality(tokens) - passed;
+  return cardinality(lines) - passed;
 end $$;
 
 -- Settles the success of a job whose rows this transaction has locked. If its turn goes on, the
@@ -84,8 +106,21 @@ language plpgsql volatile as $$
 declare
   of_queue text; of_group text;
 begin
-  select s.queue, s.group_id into of_queue, of_group
-  from {schema}.succeed(array[of_job], array[with_token], array[with_result], keep, array[age]) s;
+  if keep then
+    -- As `succeed`, of one job.
+    update {schema}.job j set {succeeded}
+    from (
+      select with_result as result, null::float8 as ended, (
+        select greatest(g.started_at, statement_timestamp() - make_interval(secs => age))
+        from {schema}.queue_group g where g.claim = with_token limit 1) as started_at offset 0) done
+    where j.id = of_job and {claimed}
+    returning j.queue, case when j.batch_id is null then j.group_id
+      else {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, j.status, j.result) end
+      into of_queue, of_group;
+  else
+    select s.queue, s.group_id into of_queue, of_group
+    from {schema}.succeed(array[of_job], array[with_token], array[with_result], false, array[age]) s;
+  end if;
   if not found then
     raise 'job % is not as its worker has locked it', of_job using errcode = 'no_data_found';
   end if;

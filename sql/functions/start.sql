@@ -17,46 +17,30 @@ create or replace function {schema}.start_turns(terms {schema}.claim_terms, limi
   out jobs {schema}.claimed_job[], out heads integer, out size bigint, out more boolean)
 language plpgsql volatile as $$
 declare
-  turn {schema}.turn; started {schema}.turn[] := '{}'; deferred {schema}.turn[] := '{}'; written integer;
-  is_strict boolean; lost boolean := false; begins boolean; freed text[] := '{}'; taken text[] := '{}';
-  slot_key text;
+  started {schema}.turn[]; deferred {schema}.turn[]; freed text[] := '{}'; is_strict boolean;
+  places bigint[]; ids bigint[]; written integer; lost boolean; keyed boolean;
 begin
   jobs := '{}';
-  heads := 0;
-  size := 0;
-  more := false;
-  foreach turn in array turns loop
-    begins := turn.job is not null and heads < limits.slots and (size < limits.bytes or heads = 0);
-    if begins and turn.limit_key is not null
-      and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
-    then
-      full_keys := full_keys || turn.limit_key;
-      turn.gated := true;
-      turn.job := null;
-      begins := false;
-    end if;
-    if begins then
-      if turn.limit_key is not null or turn.held_key is not null then
-        -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
-        slot_key := case when turn.disposition = 'run' and (turn.limit_key = turn.held_key or per_key > 0)
-          then turn.limit_key end;
-        if slot_key is distinct from turn.held_key then
-          freed := freed || array_remove(array[turn.held_key], null);
-          taken := taken || array_remove(array[slot_key], null);
-          turn.held_key := slot_key;
-        end if;
-      end if;
-      started := started || turn;
-      heads := heads + 1;
-      size := size + turn.bytes;
-      lost := lost or turn.suspected is true;
-    else
-      more := more or turn.job is not null;
-      if turn.job is null or turn.flags is not null then
-        deferred := deferred || turn;
-      end if;
-    end if;
-  end loop;
+  select
+    coalesce(array_agg(t.turn order by t.place) filter (where t.begins), '{}'),
+    coalesce(array_agg(t.turn order by t.place) filter (
+      where not t.begins and ((t.turn).job is null or (t.turn).flags is not null)), '{}'),
+    coalesce(sum((t.turn).bytes) filter (where t.begins), 0),
+    coalesce(bool_or(not t.begins and (t.turn).job is not null), false),
+    coalesce(bool_or((t.turn).suspected), false),
+    coalesce(bool_or((t.turn).limit_key is not null or (t.turn).held_key is not null), false)
+    into started, deferred, size, more, lost, keyed
+  from (
+    select u.turn, u.place, (u.turn).job is not null and count((u.turn).job) over before < limits.slots
+      and (count((u.turn).job) over before = 0
+        or sum((u.turn).bytes) over before < limits.bytes) as begins
+    from (select unnest(turns) as turn, generate_series(1, cardinality(turns)) as place) u
+    window before as (order by u.place rows between unbounded preceding and 1 preceding)) t;
+  if keyed then
+    select p.* into started, deferred, full_keys, freed, size, more
+    from {schema}.pick_by_keys(terms, limits, turns, full_keys, per_key) p;
+  end if;
+  heads := cardinality(started);
   turns := deferred;
   if heads = 0 then
     return;
@@ -66,10 +50,16 @@ begin
   end if;
   limits.followers := least(limits.followers, limits.in_flight - heads,
     case when terms.receiver then limits.slots - heads end);
-  if terms.per_turn > 1 and limits.followers > 0 then
+  if terms.per_turn > 1 and limits.followers > 0 and exists (
+    select from unnest(started) s cross join lateral (
+      select j.id from {schema}.job j
+      where j.queue = terms.queue and (j.group_id, j.id) > (s.name, s.job) and j.group_id <= s.name
+        and j.group_id is not null and j.status in ('queued', 'started')
+      order by j.group_id, j.id limit 1) next)
+  then
     limits.bytes := limits.bytes - size;
-    started := {schema}.follow(terms, limits, started, is_strict);
-    size := (select sum(s.bytes) from unnest(started) s);
+    select f.places, f.ids, size + f.bytes into places, ids, size
+    from {schema}.follow(terms, limits, started, is_strict) f;
   end if;
   if freed <> '{}' then
     perform {schema}.free_slots(array_fill(terms.queue, array[cardinality(freed)]), freed, false);
@@ -80,12 +70,12 @@ begin
   if terms.receiver then
     -- A receiver may have the job for hours, and the next receive would read the flag.
     update {schema}.job j set flagged = false
-    from (select unnest(s.job || s.followers) as id from unnest(started) s) s
+    from (select s.job as id from unnest(started) s union all select unnest(ids)) s
     where j.id = any (array[s.id]) and coalesce(j.flagged, false);
   end if;
   with claim as materialized (
-    select s.*, gen_random_uuid() as token,
-      case when s.followers <> '{}' then s.job || s.followers end as batch,
+    select s.*, gen_random_uuid() as token, s.job || b.ids as jobs,
+      case when b.ids is not null then s.job || b.ids end as batch,
       case when s.disposition = 'run' then clock_timestamp() end as started_at,
       clock_timestamp() + (select make_interval(secs => q.group_spacing_ms / 1000.0::float8)
         from {schema}.queue q where q.name = terms.queue) as next_start_at,
@@ -93,7 +83,9 @@ begin
         case when terms.own_lease then (
           select j.lease_ms / 1000.0 from {schema}.job j where j.id = s.job) end,
         terms.lease_seconds)) as lease_until
-    from unnest(started) s),
+    from unnest(started) with ordinality s left join (
+      select f.place, array_agg(f.id order by f.id) as ids from unnest(places, ids) f(place, id)
+      group by f.place) b on b.place = s.ordinality),
   named as (
     update {schema}.queue_group g set
       claim = claim.token, job_id = claim.job, batch = claim.batch, started_at = claim.started_at,
@@ -118,8 +110,9 @@ begin
         job.id, case when job.place = 1 then claim.token end,
         case when job.place = 1 then claim.disposition else 'run' end,
         case when job.place = 1 then claim.ready_at end,
-        case when job.place = 1 then claim.lost_by end)::{schema}.claimed_job)
-      from claim cross join lateral unnest(claim.job || claim.followers) with ordinality job(id, place))
+        case when job.place = 1 then claim.lost_by end)::{schema}.claimed_job
+        order by claim.ordinality, job.place)
+      from claim cross join lateral unnest(claim.jobs) with ordinality job(id, place))
     into written, jobs;
   if written < heads then
     raise 'the rows of groups are not as this claim has locked them' using errcode = 'no_data_found';
@@ -128,7 +121,54 @@ begin
   from unnest(started) s where s.flags > 1 having count(*) > 0;
 end $$;
 
--- Adds followers to turns, up to `per_turn` - 1 to each and `followers` in all, and their bytes.
+-- As the start picks turns that may begin, if some have limit keys: decides which slot each has.
+-- `freed` are the keys whose slots they give back.
+create or replace function {schema}.pick_by_keys(terms {schema}.claim_terms, limits {schema}.claim_limits,
+  turns {schema}.turn[], had_full text[], per_key integer, out started {schema}.turn[],
+  out deferred {schema}.turn[], out full_keys text[], out freed text[], out size bigint, out more boolean)
+language plpgsql volatile as $$
+declare
+  turn {schema}.turn; begins boolean; taken text[] := '{}'; slot_key text;
+begin
+  started := '{}';
+  deferred := '{}';
+  full_keys := had_full;
+  freed := '{}';
+  size := 0;
+  more := false;
+  foreach turn in array turns loop
+    begins := turn.job is not null and cardinality(started) < limits.slots
+      and (size < limits.bytes or started = '{}');
+    if begins and turn.limit_key is not null
+      and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
+    then
+      full_keys := full_keys || turn.limit_key;
+      turn.gated := true;
+      turn.job := null;
+      begins := false;
+    end if;
+    if begins then
+      -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
+      slot_key := case when turn.disposition = 'run' and (turn.limit_key = turn.held_key or per_key > 0)
+        then turn.limit_key end;
+      if slot_key is distinct from turn.held_key then
+        freed := freed || array_remove(array[turn.held_key], null);
+        taken := taken || array_remove(array[slot_key], null);
+        turn.held_key := slot_key;
+      end if;
+      started := started || turn;
+      size := size + turn.bytes;
+    else
+      more := more or turn.job is not null;
+      if turn.job is null or turn.flags is not null then
+        deferred := deferred || turn;
+      end if;
+    end if;
+  end loop;
+end $$;
+
+-- Returns the followers of turns (`ids`, each with the place of its turn), up to `per_turn` - 1 of
+-- each and `followers` in all, and their bytes.
 --
 -- Followers are next in order, due, and never begun, behind a head that was never begun. Such a job
 -- loses nothing if its worker dies before it comes to run. One whose attempts are limited to 1
@@ -140,59 +180,56 @@ end $$;
 --
 -- Locks: followers NO KEY UPDATE, skips.
 create or replace function {schema}.follow(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  turns {schema}.turn[], is_strict boolean) returns {schema}.turn[]
+  turns {schema}.turn[], is_strict boolean, out places bigint[], out ids bigint[], out bytes bigint)
 language plpgsql volatile as $$
-declare
-  places bigint[]; each integer; follower record; added integer := 0; size bigint := 0; closed bigint := 0;
+#variable_conflict use_column
 begin
-  select array_agg(t.ordinality) into places
-  from unnest(turns) with ordinality t
-  where t.disposition = 'run' and (t.fresh or terms.receiver and (
-    t.lapsed_job is null or is_strict is true and (
-      select s.group_id from {schema}.group_setting s
-      where s.queue = terms.queue and s.group_id = t.name and {paused_s} limit 1) is null));
-  each := least(terms.per_turn - 1,
-    greatest(limits.followers / greatest(cardinality(places), 1), least(limits.followers, 9)));
-  for follower in
-    with next as materialized (
-      select f.place, n.id, n.bytes, turns[f.place].limit_key as limit_key from unnest(places) f(place)
-      -- A late job before the head may have been committed since the head was read: what was
-      -- enqueued behind that commit must not run before it (P1).
-      join lateral (
-        select h.id = turns[f.place].job as is_head
-        from {schema}.head(terms.queue, turns[f.place].name, turns[f.place].job, null) h) head on true
-      join lateral (
-        select j.id, {job_bytes} as bytes from {schema}.job j
-        where j.queue = terms.queue and (j.group_id, j.id) > (turns[f.place].name, turns[f.place].job)
-          and j.group_id <= turns[f.place].name
-          and j.group_id is not null and j.status in ('queued', 'started')
-        order by j.group_id, j.id limit each) n on head.is_head),
-    locked as materialized (
-      select j.id from next join {schema}.job j on j.id = any (array[next.id])
-      where j.finished_at is null and j.run_at <= clock_timestamp() and j.queue = any (array[terms.queue])
-        and (j.expires_at is null or terms.receiver and j.expires_at > clock_timestamp())
-        and coalesce(j.created_at >= terms.ignore_before, true)
-        and (j.attempts = j.attempts_forgiven or terms.receiver
-          and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, terms.default_attempts))
-        and coalesce(j.max_attempts, terms.default_attempts) > 1
-        and (j.lease_ms is null or not terms.own_lease)
-        and j.limit_key is not distinct from next.limit_key
-      for no key update of j skip locked)
-    select next.place, next.id, next.bytes, (next.id in (select locked.id from locked)) is true as is_locked
-    from next order by next.place, next.id
-  loop
-    continue when follower.place = closed;
-    if not follower.is_locked then
-      closed := follower.place;
-      continue;
-    end if;
-    added := added + 1;
-    size := size + follower.bytes;
-    exit when added > limits.followers or size > limits.bytes;
-    turns[follower.place].followers := turns[follower.place].followers || follower.id;
-    turns[follower.place].bytes := turns[follower.place].bytes + follower.bytes;
-  end loop;
-  return turns;
+  with turn as materialized (
+    select t.ordinality as place, t.name, t.job, t.limit_key
+    from unnest(turns) with ordinality t
+    where t.disposition = 'run' and (t.fresh or terms.receiver and (
+      t.lapsed_job is null or is_strict is true and (
+        select s.group_id from {schema}.group_setting s
+        where s.queue = terms.queue and s.group_id = t.name and {paused_s} limit 1) is null))),
+  next as materialized (
+    select turn.place, n.id, n.bytes, turn.limit_key from turn
+    -- A late job before the head may have been committed since the head was read: what was
+    -- enqueued behind that commit must not run before it (P1).
+    join lateral (
+      select h.id = turn.job as is_head
+      from {schema}.head(terms.queue, turn.name, turn.job, null) h) head on true
+    join lateral (
+      select j.id, {job_bytes} as bytes from {schema}.job j
+      where j.queue = terms.queue and (j.group_id, j.id) > (turn.name, turn.job)
+        and j.group_id <= turn.name
+        and j.group_id is not null and j.status in ('queued', 'started')
+      order by j.group_id, j.id
+      limit (
+        select least(terms.per_turn - 1, greatest(limits.followers / greatest(count(*), 1),
+          least(limits.followers, 9)))
+        from turn)) n on head.is_head),
+  locked as materialized (
+    select j.id from next join {schema}.job j on j.id = any (array[next.id])
+    where j.finished_at is null and j.run_at <= clock_timestamp() and j.queue = any (array[terms.queue])
+      and (j.expires_at is null or terms.receiver and j.expires_at > clock_timestamp())
+      and coalesce(j.created_at >= terms.ignore_before, true)
+      and (j.attempts = j.attempts_forgiven or terms.receiver
+        and j.attempts - j.attempts_forgiven < coalesce(j.max_attempts, terms.default_attempts))
+      and coalesce(j.max_attempts, terms.default_attempts) > 1
+      and (j.lease_ms is null or not terms.own_lease)
+      and j.limit_key is not distinct from next.limit_key
+    for no key update of j skip locked),
+  unbroken as (
+    select n.place, n.id, n.bytes, count(*) over had as number, sum(n.bytes) over had as bytes_so_far
+    from (
+      select next.*, bool_and(next.id in (select locked.id from locked)) over (
+        partition by next.place order by next.id) as is_locked
+      from next) n
+    where n.is_locked window had as (order by n.place, n.id))
+  select array_agg(u.place order by u.place, u.id), array_agg(u.id order by u.place, u.id),
+      coalesce(sum(u.bytes), 0)
+    into places, ids, bytes
+  from unbroken u where u.number <= limits.followers and u.bytes_so_far <= limits.bytes;
 end $$;
 
 -- Counts the attempts of claims that lapsed and are now taken over. The attempt of the first job of

@@ -17,6 +17,17 @@ begin
   update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
 end $$;
 
+-- Returns the groups that have a free row.
+create or replace function {schema}.unclaimed_groups(of_queue text, groups text[]) returns text[]
+language plpgsql stable as $$
+begin
+  return array(
+    select f.name from unnest(groups) f(name)
+    where (select g.job_id is null from {schema}.queue_group g
+      where g.queue = of_queue and g.group_id between f.name and f.name
+      order by g.group_id desc limit 1));
+end $$;
+
 -- Gives rows to groups without one that are paused, or whose heads are not due, so that their flags
 -- go: by the claim's steps, without a start. Returns how many.
 --
@@ -42,14 +53,14 @@ end $$;
 -- until `tidy_until`. Returns how many groups. A receiver calls none of this: its transaction may
 -- stay open.
 create or replace function {schema}.tidy_flags(of_queue text, idle text[], resting text[],
-  tidy_until timestamptz) returns integer
+  tidy_until timestamptz, running boolean default true) returns integer
 language plpgsql volatile as $$
 declare
   tidied integer := 0; place integer := 1;
 begin
   while place <= greatest(cardinality(idle), cardinality(resting)) loop
     if place <= cardinality(idle) then
-      tidied := tidied + {schema}.clear_flags(of_queue, idle[place:place + 127]);
+      tidied := tidied + {schema}.clear_flags(of_queue, idle[place:place + 127], running);
     end if;
     if place <= cardinality(resting) then
       tidied := tidied + {schema}.give_rest(of_queue, resting[place:place + 127]);
@@ -62,11 +73,13 @@ end $$;
 
 -- Clears flags of groups that have a row, 1,024 or so: the row must be free and be locked, or be
 -- claimed and be shared. Returns how many groups. An id below head_id keeps its flag, as nothing
--- else brings that job in. So does the head of a group that sleeps: the flag may wake it. A group
--- that sleeps until it may start again is not woken.
+-- else brings that job in. So does a job that is claimed, unless `running`: its flag goes with its
+-- end, and its hold would wait for the write. So does the head of a group that sleeps: the flag may
+-- wake it. A group that sleeps until it may start again is not woken.
 --
 -- Locks: free rows and the jobs NO KEY UPDATE, claimed rows KEY SHARE, skips; gives up after 5 ms.
-create or replace function {schema}.clear_flags(of_queue text, groups text[]) returns integer
+create or replace function {schema}.clear_flags(of_queue text, groups text[], running boolean)
+returns integer
 language plpgsql volatile as $$
 declare
   free text[]; claimed text[]; safe text[]; safe_from bigint[]; shared text[]; shared_from bigint[];
@@ -93,8 +106,10 @@ begin
     perform set_config('lock_timeout', '5ms', true);
     -- Not `claim is not null`, by which all claims could be read.
     with flag as materialized (select of_queue as queue, f.name from unnest(claimed) f(name))
-    select array_agg(g.group_id), array_agg(g.head_id) into shared, shared_from from flag join lateral (
-      select g.group_id, g.head_id from {schema}.queue_group g
+    select array_agg(g.group_id), array_agg(g.from_id) into shared, shared_from from flag join lateral (
+      select g.group_id, greatest(g.head_id, case when not running
+          then coalesce(g.batch[cardinality(g.batch)], g.job_id) + 1 end) as from_id
+      from {schema}.queue_group g
       where g.queue = flag.queue and g.group_id between flag.name and flag.name and coalesce(g.job_id, 0) > 0
       order by g.group_id desc limit 1 for key share skip locked) g on true;
   exception when lock_not_available then

@@ -16,7 +16,7 @@ const BACKLOG: &str = "insert into seriatim.job (queue, group_id, data, flagged)
     select 'q', 'g', '1', n = 1 from generate_series(1, 100000) n";
 /// Counts the lost attempt of the lapsed turn.
 const LOSE: &str = "select seriatim.lose_attempts(array[(group_id, ctid, head_id, ready_at, \
-    null, job_id, 'worker', true, job_id, 'run', false, 1, null, null, \
+    null, job_id, 'worker', true, job_id, 'run', false, 1, null, \
          null, null, null)::seriatim.turn]) from seriatim.queue_group";
 /// Limit of pages for a batch of five.
 const FEW: i64 = 200;

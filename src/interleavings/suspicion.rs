@@ -131,7 +131,8 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
         if wrong {
             run(
                 &mut other,
-                "update seriatim.job set status = 'failed', finished_at = now() where seriatim.job_state(status, queue, group_id, id) = 'started'",
+                "update seriatim.job set status = 'failed', finished_at = now(), flagged = false \
+                 where seriatim.job_state(status, queue, group_id, id) = 'started'",
             )
             .await;
             run(&mut other, "delete from seriatim.queue_group").await;

@@ -42,6 +42,17 @@ pub(crate) fn claimed_count(alias: &str) -> String {
 pub(crate) const CLAIMED: &str =
     "j.finished_at is null and (j.status = 'queued') = (j.group_id is not null)";
 
+/// The assignments that record the success of a job `j`, as `done` has it: the result, how many
+/// seconds ago the handler ended, and when the attempt began, unless its row says so.
+pub(crate) fn succeeded() -> String {
+    format!(
+        "status = 'succeeded', result = done.result::jsonb, error = null, \
+         finished_at = coalesce(statement_timestamp() - make_interval(secs => done.ended), clock_timestamp()), \
+         attempts = j.attempts + (done.started_at is not null)::integer, \
+         last_started_at = coalesce(done.started_at, j.last_started_at), flagged = false, {FREE_JOB}"
+    )
+}
+
 /// The assignments that free a job's own row.
 pub(crate) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";

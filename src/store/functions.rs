@@ -28,6 +28,7 @@ use crate::store::fragments::{
     CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST, PRIORITY_AGING,
     QUEUED_AGAIN, RESTART_GRACE, TIMELINE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
     claimed_count, claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
+    succeeded,
 };
 use crate::store::hold::{LARGE, is_small};
 use crate::store::names::Names;
@@ -64,6 +65,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/defer.sql"),
     include_str!("../../sql/functions/ungrouped.sql"),
     include_str!("../../sql/functions/aging.sql"),
+    include_str!("../../sql/functions/simple_claim.sql"),
     include_str!("../../sql/functions/claim.sql"),
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/limit_key.sql"),
@@ -139,7 +141,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 71] {
+fn constants() -> [(&'static str, String); 72] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -157,6 +159,7 @@ fn constants() -> [(&'static str, String); 71] {
         ("{attributes_limit}", ATTRIBUTES_LIMIT.to_string()),
         ("{message_limit}", MESSAGE_LIMIT.to_string()),
         ("{free_group}", free_group()),
+        ("{succeeded}", succeeded()),
         ("{free_job}", FREE_JOB.into()),
         ("{requeued}", requeued()),
         ("{queued_again}", QUEUED_AGAIN.into()),

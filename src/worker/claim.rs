@@ -255,6 +255,10 @@ impl Worker {
         };
         match claimed {
             Ok(Ok(mut claimed)) => {
+                if !conn.has_claimed {
+                    // The session has compiled the functions, and planned their statements.
+                    claimed.read_for = Duration::ZERO;
+                }
                 claimed.next = state.cursor.record(&claimed, bounds);
                 let now = Instant::now();
                 self.vitals.record_claim(now, due_lag(&claimed));

@@ -12,6 +12,10 @@ use crate::interleavings::support::session::{Q, begin, commit, number, pid};
 /// The advisory lock that gates wait at.
 const GATE: i64 = 4_242;
 
+/// The steps of a claim that a simple one does not take.
+const NOT_SIMPLE: [&str; 6] =
+    ["claim_groups", "lock_next", "lock_turns", "adopt", "read_calls", "lock_new_groups"];
+
 impl Scene {
     /// Makes a session of that application name stop in a trigger of `table` at `event`, until
     /// `open_gate`.
@@ -43,20 +47,29 @@ impl Scene {
         self.run(&format!("select pg_advisory_unlock({GATE})")).await;
     }
 
-    /// Puts a piece of text into a function of the schema, and takes others out of it.
+    /// Puts a piece of text into a function of the schema, and takes others out of it. If that is a
+    /// step which simple claims do not take, no claim is simple from now on.
     pub(crate) async fn rewrite(&self, function: &str, replace: &[(&str, &str)]) {
-        let sql = format!(
-            "select pg_get_functiondef(p.oid) from pg_proc p \
-             where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
-        );
-        let mut session = self.session().await;
-        let mut text: String =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap();
+        let mut text = self.definition(function).await;
         for (old, new) in replace {
             assert!(text.contains(old), "{function} has no {old}");
             text = text.replace(old, new);
         }
         self.run(&text).await;
+        if NOT_SIMPLE.contains(&function) {
+            let text = self.definition("first_turns").await;
+            self.run(&text.replace("if not simple then", "if true then")).await;
+        }
+    }
+
+    /// Returns the text of a function of the schema.
+    pub(crate) async fn definition(&self, function: &str) -> String {
+        let sql = format!(
+            "select pg_get_functiondef(p.oid) from pg_proc p \
+             where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
+        );
+        let mut session = self.session().await;
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap()
     }
 
     /// Begins a claim in the background. It waits at the gate.

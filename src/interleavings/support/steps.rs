@@ -229,7 +229,7 @@ pub(crate) async fn adopt(conn: &mut PgConnection, limit: u32) -> usize {
     // A younger snapshot than the locks'.
     let sql = format!(
         "select count(*), seriatim.defer_turns({TERMS}, array_agg( \
-         (t.name, t.line, t.head_id, t.ready_at, t.flags, null, null, null, t.head_id, 'run', true, 1, null, null, \
+         (t.name, t.line, t.head_id, t.ready_at, t.flags, null, null, null, t.head_id, 'run', true, 1, null, \
          null, t.held_key, null)::seriatim.turn)) \
          from unnest($1::seriatim.turn[]) t where t.line is not null or not exists ( \
          select from seriatim.queue_group g where g.queue = '{Q}' and g.group_id = t.name)"
