@@ -61,10 +61,20 @@ impl Several {
         (answer.status, answer.json())
     }
 
-    async fn count(&self, url: &str, name: &str) -> String {
-        let input = json!({"QueueUrl": url, "AttributeNames": [name]});
-        let answer = self.sqs.call("GetQueueAttributes", input).await;
-        answer["Attributes"][name].as_str().unwrap().to_owned()
+    /// Waits until a queue's attribute is `expected`. A server that is slow to answer a receive
+    /// gives back later what it has claimed: another one has answered.
+    async fn until(&self, url: &str, name: &str, expected: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let input = json!({"QueueUrl": url, "AttributeNames": [name]});
+            let answer = self.sqs.call("GetQueueAttributes", input).await;
+            let found = answer["Attributes"][name].as_str().unwrap();
+            if found == expected {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{name} is {found}, not {expected}");
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
@@ -324,7 +334,7 @@ async fn groups_of_all_servers_are_received_once_and_in_order() {
             assert!(groups.insert(group));
         }
     }
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessages").await, "0");
+    three.until(&url, "ApproximateNumberOfMessages", "0").await;
     three.sqs.end().await;
 }
 
@@ -362,15 +372,15 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
         sqs.call("SendMessage", json!({"QueueUrl": url, "MessageBody": n.to_string()})).await;
     }
     assert_eq!(three.numbers("select count(*) from seriatim.job").await, [4, 4, 4]);
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessages").await, "12");
-    // Receives are fair.
+    three.until(&url, "ApproximateNumberOfMessages", "12").await;
+    // Receives are fair. One asks the next server if the first is slow.
     let mut received = Vec::new();
     for _ in 0..9 {
         received.extend(sqs.receive_with(&url, json!({"VisibilityTimeout": 600})).await);
     }
     let on = |shard| received.iter().filter(|message| shard_of(message) == shard).count();
-    assert_eq!([0, 1, 2].map(on), [3, 3, 3]);
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessagesNotVisible").await, "9");
+    assert!([0, 1, 2].map(on).into_iter().all(|messages| messages >= 2), "{received:?}");
+    three.until(&url, "ApproximateNumberOfMessagesNotVisible", "9").await;
 
     // Handles of all servers, and one that is none, in one batch.
     let mut batch = entries(&received, None);
@@ -379,7 +389,7 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
     let deleted = sqs.call("DeleteMessageBatch", delete).await;
     assert_eq!(ids(&deleted["Successful"]), ["0", "1", "2", "3", "4", "5", "6", "7", "8"]);
     assert_eq!(ids(&deleted["Failed"]), ["odd"]);
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessagesNotVisible").await, "0");
+    three.until(&url, "ApproximateNumberOfMessagesNotVisible", "0").await;
 
     // So are visibilities.
     let mut rest = Vec::new();
@@ -389,13 +399,13 @@ async fn messages_without_a_group_are_on_all_servers_in_turn() {
     let change = json!({"QueueUrl": url, "Entries": entries(&rest, Some(0))});
     let changed = sqs.call("ChangeMessageVisibilityBatch", change).await;
     assert_eq!(ids(&changed["Successful"]), ["0", "1", "2"]);
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessages").await, "3");
+    three.until(&url, "ApproximateNumberOfMessages", "3").await;
     let of_other = sqs.queue("other").await;
     assert_eq!(sqs.delete(&of_other, &rest[0]).await.status, 400);
     for message in &rest {
         assert_eq!(sqs.delete(&url, message).await.status, 200);
     }
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessages").await, "0");
+    three.until(&url, "ApproximateNumberOfMessages", "0").await;
     let move_task = json!({"SourceArn": "arn:aws:sqs:us-east-1:000000000000:q"});
     for operation in ["StartMessageMoveTask", "ListMessageMoveTasks"] {
         let (name, told) = sqs.refusal(operation, move_task.clone()).await;
@@ -538,7 +548,7 @@ async fn a_server_that_is_killed_stops_its_own_groups_and_no_others() {
     assert_eq!((&failed["Id"], &failed["Code"]), (&json!("1"), &json!("ServiceUnavailable")));
     assert_eq!(failed["SenderFault"], false);
     assert_eq!(sqs.delete(&url, &in_flight[1]).await.status, 503);
-    assert_eq!(three.count(&url, "ApproximateNumberOfMessages").await, "8");
+    three.until(&url, "ApproximateNumberOfMessages", "8").await;
     let mut others = Vec::new();
     while others.len() < 8 {
         let some = sqs.receive_with(&url, visible.clone()).await;
