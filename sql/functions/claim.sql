@@ -100,9 +100,7 @@ begin
   many := scan.passed >= 256 or scan.passed > 0 and scan.reading > interval '2 ms';
   if not terms.receiver and (many or scan.passed > 0 and answer.jobs = '{}') then
     -- The jobs that were claimed here do not wait long for it.
-    perform {schema}.tidy_flags(terms.queue,
-      case when many or scan.passed > cardinality(scan.idle) then scan.idle
-        else {schema}.unclaimed_groups(terms.queue, scan.idle) end, scan.resting,
+    perform {schema}.tidy_flags(terms.queue, scan.idle, scan.resting,
       clock_timestamp() + case when answer.jobs = '{}' then interval '50 ms' else interval '5 ms' end, many);
   end if;
   answer.slots := limits.slots - wanted.slots;

@@ -20,7 +20,7 @@ begin
     where j.id = of_job and {claimed}
       and case when j.group_id is not null then exists (select from held)
         else j.claim = with_token and j.suspect is null end
-      -- A request to cancel that comes later is found beside the handler.
+      -- The handler's monitor finds a request to cancel that is written later.
       and (select r.job_id from {schema}.cancel_request r where r.job_id = of_job limit 1) is null
     for no key update skip locked)
   -- A receive in this transaction passes its own locks: it must not find this job.

@@ -62,7 +62,7 @@ begin
       and w.ready_at > until_at - interval '50 ms'), false),
     not exists (select from line where line.odd) and not exists (select from called where called.odd)
       and (count(*) >= n or (select count(*) from flag) < n + 64)
-      -- If there is nothing to start, the steps clear flags but for those of jobs that run.
+      -- If there is nothing to start, the steps clear all flags except those of running jobs.
       and (count(*) > 0 or not exists (select from called where called.free)
         and (select count(*) from flag) = (select count(*) from called)),
     count(*) > 0

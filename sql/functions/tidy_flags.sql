@@ -17,17 +17,6 @@ begin
   update {schema}.job j set flagged = false from flag where j.id = any (array[flag.id]);
 end $$;
 
--- Returns the groups that have a free row.
-create or replace function {schema}.unclaimed_groups(of_queue text, groups text[]) returns text[]
-language plpgsql stable as $$
-begin
-  return array(
-    select f.name from unnest(groups) f(name)
-    where (select g.job_id is null from {schema}.queue_group g
-      where g.queue = of_queue and g.group_id between f.name and f.name
-      order by g.group_id desc limit 1));
-end $$;
-
 -- Gives rows to groups without one that are paused, or whose heads are not due, so that their flags
 -- go: by the claim's steps, without a start. Returns how many.
 --
@@ -50,8 +39,8 @@ begin
 end $$;
 
 -- Clears flags that call for nothing, of groups that have a row and of those that get one here,
--- until `tidy_until`. Returns how many groups. A receiver calls none of this: its transaction may
--- stay open.
+-- until `tidy_until`; those of claimed jobs only if `running`. Returns how many groups. A receiver
+-- does not call this: its transaction may stay open.
 create or replace function {schema}.tidy_flags(of_queue text, idle text[], resting text[],
   tidy_until timestamptz, running boolean default true) returns integer
 language plpgsql volatile as $$

@@ -84,7 +84,7 @@ async fn two_claims_and_an_adopter_do_not_wait_for_each_other() {
     let mut started: Vec<i64> = one.iter().chain(&two).map(|claim| claim.job).collect();
     started.sort_unstable();
     assert_eq!(started, first);
-    // The rows are shared now, and the flags are cleared, but for those of the jobs that run.
+    // The rows are shared now, and all flags are cleared except those of running jobs.
     assert_eq!(scene.adopt(&mut adopter).await, 4);
     commit(&mut adopter).await;
     let others = "select count(*) from seriatim.job where flagged \

@@ -60,7 +60,7 @@ async fn a_claim_writes_no_job() {
     }
     commit(&mut worker).await;
     assert_eq!(scene.number("select count(*) from seriatim.job where flagged").await, 3);
-    // A claim beside them writes nothing either: a hold would wait for it.
+    // The next claim writes no flag of a running job, because a hold would wait for the write.
     assert!(scene.claim(&mut worker, 3).await.is_empty());
     let flags = "select count(*) from seriatim.job where flagged";
     assert_eq!(scene.number(flags).await, 3);

@@ -1,4 +1,4 @@
-//! The simple claim takes what the claim's steps would take, and is as safe beside others.
+//! The simple claim takes the same jobs as the claim's steps, and gives no group two rows.
 
 use sqlx::{AssertSqlSafe, PgConnection};
 

@@ -176,3 +176,25 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         scene.end().await;
     }
 }
+
+/// A hold has read the rows, and has not locked them, when another transaction clears the flag of
+/// the job: the hold looks at the new version of the row, and has it.
+#[tokio::test]
+async fn a_hold_has_a_job_that_was_written_since_it_looked() {
+    let scene = Scene::new().await;
+    let job = scene.enqueue("g").await;
+    let mut worker = scene.session().await;
+    scene.claim_one(&mut worker).await;
+    scene.close_gate().await;
+    let locks = "g.suspect is null";
+    let gate = format!("{locks} and pass_gate()");
+    scene.rewrite("hold_job", &[(locks, &gate)]).await;
+    let hold = format!(
+        "select (seriatim.hold_job({job}, g.claim) is not null)::integer::int8 from seriatim.queue_group g"
+    );
+    let holding = scene.at_gate(hold).await;
+    assert_eq!(scene.run("update seriatim.job set flagged = not flagged").await, 1);
+    scene.open_gate().await;
+    assert_eq!(holding.await.unwrap().0, 1);
+    scene.end().await;
+}
