@@ -15,8 +15,8 @@ use crate::support::{
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing
-/// is reported. Without indexes a busy machine is too slow for the checks of holds and sessions:
-/// then the jobs end all the same.
+/// is reported. If the machine is too busy for a check of the holds, an attempt may be lost with its
+/// session, and the check is reported. Without indexes it often is: then the jobs end all the same.
 async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], producer_too: bool) {
     let database = database().await;
     by_hand(
@@ -42,9 +42,11 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         })
         .connect_lazy_with(options.options(settings.iter().copied()));
     let errors = Errors::default();
+    let slow = settings.contains(&("enable_indexscan", "off"));
+    let pace = if slow { 10 } else { 1 };
     let builder = Processor::builder(odd.clone())
-        .poll_interval(Duration::from_millis(50))
-        .maintenance_interval(Duration::from_millis(200));
+        .poll_interval(Duration::from_millis(50) * pace)
+        .maintenance_interval(Duration::from_millis(200) * pace);
     let running = started(errors.of(builder).queue(
         queue("q"),
         handler(async |job, data| {
@@ -61,7 +63,6 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         }),
     ))
     .await;
-    let slow = settings.contains(&("enable_indexscan", "off"));
     let producer: &PgPool = if producer_too { &odd } else { database.pool() };
     let mut ids = Vec::new();
     for data in ["a", "b", "fails"] {
@@ -78,7 +79,7 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         assert_eq!(job.result, Some(json!("read committed")), "{job:?}");
         let looked = Client::default().job(&odd, id).await.unwrap().unwrap();
         assert_eq!(looked, job, "it looks the same from a host's session");
-        if !slow {
+        if !slow && errors.0.entries() == errors.but_slow_checks() {
             assert_eq!(job.history.len(), usize::from(job.data == json!("fails")), "{job:?}");
         }
     }
