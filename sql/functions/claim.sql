@@ -148,6 +148,8 @@ begin
     -- It may be before where this claim begins to read.
     behind := row('-infinity', '-infinity', 0, '-infinity')::{schema}.claim_front;
   end loop;
+  -- The stored limit of the queue goes before its worker's.
+  terms.default_attempts := coalesce(due.max_attempts, terms.default_attempts);
   -- The look has locked one of these.
   answer.others := answer.others or due.lapsed;
   answer.reading := clock_timestamp() - began;
@@ -293,12 +295,11 @@ begin
   end if;
   if behind.groups_at = '-infinity' and not answer.more and not terms.receiver and not waits then
     at := clock_timestamp();
-    -- The leases of this claim count as well: one poll too many.
-    answer.next := extract(epoch from nullif(least(freed_at,
-      (select f.ready_at from {schema}.first_group(terms.queue, began, 'infinity') f),
-      (select f.turn_at from {schema}.first_ungrouped(terms.queue, began, 'infinity') f),
-      (select f.flag_at from {schema}.first_flag(terms.queue, began, 9223372036854775807, 'infinity') f)),
-      'infinity') - clock_timestamp());
+    if not simple or part.jobs is not null then
+      -- The leases of this claim count as well: one poll too many.
+      due.next_at := least(freed_at, (select n.next_at from {schema}.next_due(terms.queue, began) n));
+    end if;
+    answer.next := extract(epoch from due.next_at - clock_timestamp());
     answer.reading := answer.reading + (clock_timestamp() - at);
   end if;
   -- A client may not read times before Christ.
@@ -331,7 +332,7 @@ returns table (
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-  queue_attempts integer; claimed {schema}.claim_answer;
+  claimed {schema}.claim_answer;
 begin
   if current_setting('transaction_isolation') <> 'read committed'
     or current_setting('transaction_read_only') <> 'off'
@@ -344,21 +345,22 @@ begin
   -- The answer is text, in the form that the library reads.
   perform {pin}, set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
-  -- The stored limit of the queue goes before its worker's.
-  select q.max_attempts into queue_attempts from {schema}.queue q where q.name = terms.queue;
-  terms.default_attempts := coalesce(queue_attempts, terms.default_attempts);
   claimed := {schema}.claim(terms, limits, behind, ungrouped_first);
-  return query
-    -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.
-    select false, j.id, case when {is_small} then j.data::text end,
-      -- The row of a job without a group counts it already.
-      j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven,
-      coalesce(j.max_attempts, queue_attempts)::integer, j.timeout_ms::bigint, j.created_at, j.run_at,
-      c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint,
-      case when {is_small} then j.payload end,
-      j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, j.expires_at,
-      c.token, c.disposition, c.ready_at, c.lost_by, null::text, j.snoozes
-    from unnest(claimed.jobs) c join {schema}.job j on j.id = any (array[c.id]);
+  if claimed.jobs <> '{}' then
+    return query
+      -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.
+      select false, j.id, case when {is_small} then j.data::text end,
+        -- The row of a job without a group counts it already.
+        j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven,
+        coalesce(j.max_attempts, (
+          select q.max_attempts from {schema}.queue q where q.name = terms.queue))::integer,
+        j.timeout_ms::bigint, j.created_at, j.run_at,
+        c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint,
+        case when {is_small} then j.payload end,
+        j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, j.expires_at,
+        c.token, c.disposition, c.ready_at, c.lost_by, null::text, j.snoozes
+      from unnest(claimed.jobs) c join {schema}.job j on j.id = any (array[c.id]);
+  end if;
   claimed.jobs := null;
   answer := to_jsonb(claimed) || jsonb_build_object('claimed_at', clock_timestamp(),
     'reading', extract(epoch from claimed.reading));

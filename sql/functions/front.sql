@@ -30,6 +30,17 @@ language sql stable as $$
   order by j.turn_at limit 1
 $$;
 
+-- Returns when the next group, job without a group or flag behind `from_at` is due, if one is.
+create or replace function {schema}.next_due(of_queue text, from_at timestamptz)
+returns table (next_at timestamptz)
+language sql stable as $$
+  select nullif(least(
+      (select f.ready_at from {schema}.first_group(of_queue, from_at, 'infinity') f),
+      (select f.turn_at from {schema}.first_ungrouped(of_queue, from_at, 'infinity') f),
+      (select f.flag_at from {schema}.first_flag(of_queue, from_at, 9223372036854775807, 'infinity') f)),
+    'infinity')
+$$;
+
 -- Returns in how many seconds a claim of the queue may find something, even if another transaction
 -- has locked a group or a job that is due; null if nothing will be due, as far as is known. A slot
 -- of a limit key that another transaction has locked is looked at later (`freed_at`). In a paused
@@ -83,15 +94,21 @@ $$;
 
 -- Returns what a claim finds up to `until_at` behind a front: the places of the first group, flag
 -- and job without a group; whether claims of jobs without a group have lapsed; whether priorities
--- are to be aged; and whether the queue is paused, or has limits (room.sql).
+-- are to be aged; and the queue's attempts, and whether it is paused, or has limits (room.sql).
+-- A worker that reads from the beginning and finds none is told when the next one is due.
 --
 -- Locks: a job whose claim lapsed NO KEY UPDATE, skips.
 create or replace function {schema}.read_front(terms {schema}.claim_terms, behind {schema}.claim_front,
   until_at timestamptz, out ungrouped_at timestamptz, out groups_at timestamptz, out flags_at timestamptz,
-  out lapsed boolean, out aging boolean, out bound text)
+  out lapsed boolean, out aging boolean, out bound text, out max_attempts integer,
+  out next_at timestamptz)
 language plpgsql volatile as $$
 begin
-  select
+  select f.*, case when behind.groups_at = '-infinity' and not terms.receiver
+      and coalesce(f.ungrouped_at, f.groups_at, f.flags_at) is null and f.bound is null and not f.lapsed
+    then (select n.next_at from {schema}.next_due(terms.queue, until_at) n) end
+    into ungrouped_at, groups_at, flags_at, lapsed, aging, bound, max_attempts, next_at
+  from (select
     (select f.turn_at from {schema}.first_ungrouped(terms.queue, behind.ungrouped_at, until_at) f),
     (select f.ready_at from {schema}.first_group(terms.queue, behind.groups_at, until_at) f),
     least(
@@ -115,9 +132,10 @@ begin
       where j.queue = terms.queue and j.status = 'queued' and j.priority > 0 and j.turn_at >= j.run_at
         and (j.group_id is null or j.flagged) and j.run_at <= until_at and j.run_at >= behind.ungrouped_at
       order by j.run_at limit 1) is not null,
-    (select case when {paused_q} then 'paused'
-        when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms, q.limit_per_key) is not null
-          then 'limited' end
-      from {schema}.queue q where q.name = terms.queue)
-    into ungrouped_at, groups_at, flags_at, lapsed, aging, bound;
+    case when {paused_q} then 'paused'
+      when coalesce(q.in_flight_limit, q.rate, q.group_spacing_ms, q.limit_per_key) is not null
+        then 'limited' end,
+    q.max_attempts
+  from (select) this left join {schema}.queue q on q.name = terms.queue offset 0) f(
+    ungrouped_at, groups_at, flags_at, lapsed, aging, bound, max_attempts);
 end $$;

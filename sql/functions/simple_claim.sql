@@ -79,6 +79,65 @@ begin
   end if;
 end $$;
 
+-- Starts the heads of turns in one statement, if each of them may start, and no job behind one of
+-- them is to follow. Otherwise it starts none, and returns null. `read_heads` says which may start,
+-- and `start_turns` what is written.
+--
+-- Locks: job rows NO KEY UPDATE, skips. The groups are locked.
+create or replace function {schema}.start_heads(terms {schema}.claim_terms, limits {schema}.claim_limits,
+  turns {schema}.turn[]) returns {schema}.claimed_job[]
+language plpgsql volatile as $$
+declare
+  jobs {schema}.claimed_job[];
+begin
+  with claim as materialized (
+    select t.name, t.line, t.ready_at, t.ordinality as place, j.id, j.followed, gen_random_uuid() as token,
+      clock_timestamp() + make_interval(secs => coalesce(
+        case when terms.own_lease then j.lease_ms / 1000.0 end, terms.lease_seconds)) as lease_until
+    from unnest(turns) with ordinality t
+    cross join lateral (
+      select h.id, 0 as lost from {schema}.head(terms.queue, t.name, t.head_id, null) h) head
+    cross join lateral (
+      select j.id, j.lease_ms, terms.per_turn > 1 and limits.followers > 0 and (
+        select n.id from {schema}.job n
+        where n.queue = j.queue and (n.group_id, n.id) > (j.group_id, j.id) and n.group_id <= j.group_id
+          and n.group_id is not null and n.status in ('queued', 'started')
+        order by n.group_id, n.id limit 1) is not null as followed
+      from {schema}.job j
+      where j.id = any (array[head.id]) and j.finished_at is null and j.queue = any (array[terms.queue])
+        and j.run_at <= clock_timestamp() and j.limit_key is null and {head_disposition} = 'run'
+        and {job_bytes} <= limits.bytes / cardinality(turns)
+        and (select s.group_id from {schema}.group_setting s
+          where s.queue = terms.queue and s.group_id = t.name and {paused_s} limit 1) is null
+      limit 1 for no key update skip locked) j
+    where t.line is not null and t.flags is null or t.line is null and t.flags = 1 and (
+      select g.group_id from {schema}.queue_group g
+      where g.queue = terms.queue and g.group_id between t.name and t.name
+      order by g.group_id desc limit 1) is null),
+  every as materialized (
+    -- A spacing since the front was read is for `start_turns`.
+    select count(*) = cardinality(turns) and not bool_or(claim.followed) and (
+      select q.group_spacing_ms from {schema}.queue q where q.name = terms.queue) is null as starts
+    from claim),
+  named as (
+    update {schema}.queue_group g set
+      claim = claim.token, job_id = claim.id, batch = null, started_at = clock_timestamp(),
+      claimed_by = terms.processor, strict = null, ready_at = claim.lease_until, head_id = claim.id,
+      suspect = null, aging_priority = 0, rechecks = 0, limit_key = null, gated_by = null, gated_at = null
+    from claim where g.ctid = claim.line and (select every.starts from every)),
+  new as (
+    insert into {schema}.queue_group (
+      queue, group_id, head_id, claim, job_id, started_at, claimed_by, ready_at)
+    select terms.queue, claim.name, claim.id, claim.token, claim.id, clock_timestamp(), terms.processor,
+      claim.lease_until
+    from claim where claim.line is null and (select every.starts from every))
+  select array_agg(row(claim.id, claim.token, 'run', claim.ready_at, null)::{schema}.claimed_job
+      order by claim.place)
+    into jobs
+  from claim where (select every.starts from every);
+  return jobs;
+end $$;
+
 -- Claims heads of up to `slots` groups, and jobs behind them, in the simple case. `jobs` is null if
 -- it is not simple. Without a flag that is due, `with_flags` is false.
 create or replace function {schema}.claim_simply(terms {schema}.claim_terms, limits {schema}.claim_limits,
@@ -110,21 +169,28 @@ begin
     return answer;
   end if;
   if turns <> '{}' then
+    answer.jobs := {schema}.start_heads(terms, limits, turns);
+    answer.slots := cardinality(answer.jobs);
+  end if;
+  if answer.jobs is null and turns <> '{}' then
     turns := {schema}.read_heads(terms, turns);
     if exists (select from unnest(turns) t where t.disposition is distinct from 'run') then
       return answer;
     end if;
   end if;
-  started := {schema}.start_turns(terms, limits, coalesce(turns, '{}'));
-  if cardinality(started.turns) > 0 then
-    perform {schema}.defer_turns(terms, started.turns);
+  if answer.jobs is null then
+    started := {schema}.start_turns(terms, limits, coalesce(turns, '{}'));
+    if cardinality(started.turns) > 0 then
+      perform {schema}.defer_turns(terms, started.turns);
+    end if;
+    answer.jobs := started.jobs;
+    answer.slots := started.heads;
+    answer.more := answer.more or started.more;
   end if;
-  answer.jobs := started.jobs;
-  answer.slots := started.heads;
-  answer.more := answer.more or started.more or started.heads >= 256;
+  answer.more := answer.more or answer.slots >= 256;
   if not answer.more then
     answer.flags_at := until_at;
-    answer.groups_at := case when started.heads < limits.slots then until_at end;
+    answer.groups_at := case when answer.slots < limits.slots then until_at end;
   end if;
   return answer;
 end $$;

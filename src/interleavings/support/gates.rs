@@ -13,8 +13,17 @@ use crate::interleavings::support::session::{Q, begin, commit, number, pid};
 const GATE: i64 = 4_242;
 
 /// The steps of a claim that a simple one does not take.
-const NOT_SIMPLE: [&str; 6] =
-    ["claim_groups", "lock_next", "lock_turns", "adopt", "read_calls", "lock_new_groups"];
+const NOT_SIMPLE: [&str; 9] = [
+    "claim_groups",
+    "lock_next",
+    "lock_turns",
+    "adopt",
+    "read_calls",
+    "lock_new_groups",
+    "read_heads",
+    "start_turns",
+    "follow",
+];
 
 impl Scene {
     /// Makes a session of that application name stop in a trigger of `table` at `event`, until
@@ -57,8 +66,8 @@ impl Scene {
         }
         self.run(&text).await;
         if NOT_SIMPLE.contains(&function) {
-            let text = self.definition("first_turns").await;
-            self.run(&text.replace("if not simple then", "if true then")).await;
+            let text = self.definition("claim_simply").await;
+            self.run(&text.replace("if turns is null then", "if true then")).await;
         }
     }
 
