@@ -104,7 +104,7 @@ create or replace function {schema}.settle_success(of_job bigint, with_token uui
   keep boolean, goes_on boolean, age float8) returns text
 language plpgsql volatile as $$
 declare
-  of_queue text; of_group text;
+  of_queue text; of_group text; is_last boolean; drained tid[];
 begin
   if keep then
     -- As `succeed`, of one job.
@@ -115,8 +115,13 @@ begin
         from {schema}.queue_group g where g.claim = with_token limit 1) as started_at offset 0) done
     where j.id = of_job and {claimed}
     returning j.queue, case when j.batch_id is null then j.group_id
-      else {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, j.status, j.result) end
-      into of_queue, of_group;
+      else {schema}.mark_end(j.batch_id, j.id, j.queue, j.group_id, j.status, j.result) end,
+      not goes_on and (
+        select h.id from {schema}.job h
+        where h.queue = j.queue and (h.group_id, h.id) > (j.group_id, j.id) and h.group_id <= j.group_id
+          and h.group_id is not null and h.status in ('queued', 'started')
+        order by h.group_id, h.id limit 1) is null
+      into of_queue, of_group, is_last;
   else
     select s.queue, s.group_id into of_queue, of_group
     from {schema}.succeed(array[of_job], array[with_token], array[with_result], false, array[age]) s;
@@ -129,6 +134,16 @@ begin
   end if;
   if goes_on and not {schema}.is_paused(of_queue, of_group) then
     return 'stays';
+  end if;
+  if is_last then
+    -- As `pass_turns`, of a group without a slot or a spacing.
+    drained := array(
+      select g.ctid from {schema}.queue_group g
+      where g.claim = with_token and g.limit_key is null and g.spaced_until is null
+      limit 1 for update skip locked);
+    if drained <> '{}' and {schema}.retire(drained) then
+      return 'drained';
+    end if;
   end if;
   return case when {schema}.pass_turns(array[with_token], array[of_job]) > 0 then 'drained' else 'passed' end;
 end $$;
