@@ -163,9 +163,9 @@ async fn a_heartbeat_polls_all_that_a_claim_would_find() {
     waits_are(&scene, (Some(0), false), "without a group").await;
     let claim = scene.claim_one(&mut conn).await;
     let lease =
-        "update seriatim.job set lease_until = now() + interval '10 s' where status = 'started'";
+        "update seriatim.job set lease_until = now() + interval '1.4 s' where status = 'started'";
     scene.run(lease).await;
-    waits_are(&scene, (Some(10), false), "suspected").await;
+    waits_are(&scene, (Some(1), false), "suspected").await;
     scene.run("update seriatim.job set lease_until = now() where status = 'started'").await;
     waits_are(&scene, (Some(0), false), "its lease ran out").await;
     scene.run_job(&mut conn, &claim).await;

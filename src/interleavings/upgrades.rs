@@ -259,7 +259,8 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
         assert_eq!(of_group, expected, "{group}");
     }
     // A heartbeat and maintenance give up waiting for the tables that the migration has locked, and
-    // try again. A session that waited for longer than its claim lasts has lost it, and runs nothing.
+    // try again. A session that waited for longer than its claim lasts has lost it: it runs
+    // nothing.
     let slow = |error: &String| {
         let tries_again =
             error.starts_with("the presence") || error.starts_with("maintenance failed");

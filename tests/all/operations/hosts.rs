@@ -15,8 +15,9 @@ use crate::support::{
 };
 
 /// Runs jobs of a second on sessions with these settings: nothing fails, nothing is lost, nothing
-/// is reported. If the machine is too busy for a check of the holds, an attempt may be lost with its
-/// session, and the check is reported. Without indexes it often is: then the jobs end all the same.
+/// is reported. If the machine is too busy for a check of the holds, an attempt may be lost with
+/// its session, and the check is reported. Without indexes it often is: then the jobs end all the
+/// same.
 async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], producer_too: bool) {
     let database = database().await;
     by_hand(
