@@ -20,7 +20,7 @@ const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30)
 const SOON: Duration = Duration::from_millis(5);
 
 async fn prepare(pool: &PgPool) {
-    by_hand(pool, "create table public.step (job bigint, number integer)").await;
+    by_hand(pool, "create table public.step (job bigint, number integer, place bigserial)").await;
 }
 
 async fn write(job: &mut ActiveJob) -> Result<(), JobError> {
@@ -104,7 +104,7 @@ async fn a_job_that_runs_again_keeps_what_it_wrote() {
             assert_eq!(job.result, Some(json!("done")));
         }
         assert_eq!(steps(pool).await, [0, 0, 1, 2, 3]);
-        let order = value::<Vec<i64>>(pool, "select array_agg(job order by ctid) from public.step");
+        let order = value::<Vec<i64>>(pool, "select array_agg(job order by place) from public.step");
         assert_eq!(order.await, [first, first, first, first, second], "{hold:?}");
         let enqueued =
             "select array_agg(data::text order by id) from seriatim.job where queue = 'other'";
