@@ -103,7 +103,8 @@ async fn one_processor_runs_the_jobs_of_all_servers_each_in_its_order() {
     for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
         let (databases, shards) = three().await;
         for database in &databases {
-            by_hand(database.pool(), "create table done (job bigint, data int, place bigserial)").await;
+            by_hand(database.pool(), "create table done (job bigint, data int, place bigserial)")
+                .await;
         }
         let mut places = [0; 3];
         for group in 0..30 {

@@ -104,7 +104,8 @@ async fn a_job_that_runs_again_keeps_what_it_wrote() {
             assert_eq!(job.result, Some(json!("done")));
         }
         assert_eq!(steps(pool).await, [0, 0, 1, 2, 3]);
-        let order = value::<Vec<i64>>(pool, "select array_agg(job order by place) from public.step");
+        let order =
+            value::<Vec<i64>>(pool, "select array_agg(job order by place) from public.step");
         assert_eq!(order.await, [first, first, first, first, second], "{hold:?}");
         let enqueued =
             "select array_agg(data::text order by id) from seriatim.job where queue = 'other'";
