@@ -30,7 +30,8 @@ language sql stable as $$
   order by j.turn_at limit 1
 $$;
 
--- Returns when the next group, job without a group or flag behind `from_at` is due, if one is.
+-- Returns when the next group, job without a group or flag is due, from `from_at` on; null if none
+-- will be.
 create or replace function {schema}.next_due(of_queue text, from_at timestamptz)
 returns table (next_at timestamptz)
 language sql stable as $$
@@ -95,7 +96,7 @@ $$;
 -- Returns what a claim finds up to `until_at` behind a front: the places of the first group, flag
 -- and job without a group; whether claims of jobs without a group have lapsed; whether priorities
 -- are to be aged; and the queue's attempts, and whether it is paused, or has limits (room.sql).
--- A worker that reads from the beginning and finds none is told when the next one is due.
+-- If a worker reads from the beginning and nothing is due, `next_at` is when something will be.
 --
 -- Locks: a job whose claim lapsed NO KEY UPDATE, skips.
 create or replace function {schema}.read_front(terms {schema}.claim_terms, behind {schema}.claim_front,

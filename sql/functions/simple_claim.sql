@@ -79,8 +79,8 @@ begin
   end if;
 end $$;
 
--- Starts the heads of turns in one statement, if each of them may start, and no job behind one of
--- them is to follow. Otherwise it starts none, and returns null. `read_heads` says which may start,
+-- Starts the heads of turns in one statement, if each head may start and no job is to follow one of
+-- them. Otherwise it starts none, and returns null. `read_heads` says which may start,
 -- and `start_turns` what is written.
 --
 -- Locks: job rows NO KEY UPDATE, skips. The groups are locked.
