@@ -104,7 +104,20 @@ impl Kind {
                 | Self::ClockJumped(_)
         )
     }
+
+    /// Returns for how many microseconds the fault goes on after it was made. The server's timers
+    /// read the clock that jumped back: what they end (a wait for a lock, the statement of a client
+    /// that is gone) ends late by as much. A claim that its worker gave up may be made until then.
+    pub fn lasts_on(self) -> Time {
+        match self {
+            Self::ClockJumped(seconds @ ..0) => (LONGEST_TIMER - seconds) * 1_000_000,
+            _ => 0,
+        }
+    }
 }
+
+/// The longest timer of a claim's statements, in seconds.
+const LONGEST_TIMER: i64 = 2;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 

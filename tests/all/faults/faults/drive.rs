@@ -366,7 +366,8 @@ impl Driver {
     pub fn note(&mut self, kind: Kind, begin: Time, process: Option<String>) {
         let end = now();
         let from = if kind.is_over_at_once() { begin } else { end };
-        self.round.recorder.note(&Event::Fault { what: format!("{kind:?}"), begin, end });
+        let last = end + kind.lasts_on();
+        self.round.recorder.note(&Event::Fault { what: format!("{kind:?}"), begin, end: last });
         self.round.injected.push(Injected { kind, begin, end, from, woken: end, process });
     }
 }
