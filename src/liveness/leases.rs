@@ -5,13 +5,14 @@
 //! take-over ends.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -222,6 +223,29 @@ impl Leases {
         self.table().entries.is_empty()
     }
 
+    /// Waits for `work`, which may extend leases, and stops the handlers whose leases run out
+    /// meanwhile: `work` may take a second, which the grace of a take-over does not have.
+    pub(crate) async fn expire_during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            let end = self.next_end();
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => {
+                    self.table().stop_ended(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Returns when the next lease counts as run out; `None` if no handler has one.
+    fn next_end(&self) -> Option<Instant> {
+        let table = self.table();
+        let kept = table.entries.values().filter(|e| !e.signals.lost.is_cancelled());
+        kept.map(|e| e.until + OVERTIME).min()
+    }
+
     /// Stops handlers whose lease ran out; all of them once the presence has been unproven for too
     /// long.
     pub(crate) fn expire(&self, now: Instant, certain_until: Option<Instant>) {
@@ -229,10 +253,17 @@ impl Leases {
         let mut table = self.table();
         table.uncertain = uncertain;
         table.present = certain_until.is_some() && !uncertain;
-        for entry in table.entries.values() {
-            if uncertain || now >= entry.until + OVERTIME {
-                entry.signals.lost.cancel();
-            }
+        if uncertain {
+            table.entries.values().for_each(|entry| entry.signals.lost.cancel());
+        }
+        table.stop_ended(now);
+    }
+}
+
+impl Table {
+    fn stop_ended(&self, now: Instant) {
+        for entry in self.entries.values().filter(|e| now >= e.until + OVERTIME) {
+            entry.signals.lost.cancel();
         }
     }
 }
@@ -241,18 +272,45 @@ impl Leases {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_lease_that_ended_before_its_handler_begins_stops_it() {
-        let leases = Arc::new(Leases::default());
-        let claim = LeasedClaim {
+    fn claim(token: u128) -> LeasedClaim {
+        LeasedClaim {
             job: 1,
             ungrouped: false,
             followers: Vec::new(),
-            token: Uuid::from_u128(1),
+            token: Uuid::from_u128(token),
             lease: 1.0,
+        }
+    }
+
+    /// A check of the presence that began before may take a second.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_ends_during_a_check_stops_its_handler_at_once() {
+        let leases = Arc::new(Leases::default());
+        let (lease, begun) = (Duration::from_secs(1), Instant::now());
+        let ends = leases.keep(claim(1), lease, begun);
+        let extended = leases.keep(claim(2), lease, begun);
+        let stopped = async {
+            ends.signals.lost.cancelled().await;
+            Instant::now() - begun
         };
+        let check = leases.expire_during(async {
+            sleep_until(begun + lease).await;
+            let all = [claim(1), claim(2)];
+            let token = |claim: &LeasedClaim| HashSet::from([claim.token]);
+            leases.apply_extension(begun + lease, &all, &token(&all[1]), &token(&all[0]));
+            sleep_until(begun + 2 * lease).await;
+        });
+        let (after, ()) = tokio::join!(stopped, check);
+        assert_eq!(after, lease + OVERTIME);
+        assert!(!extended.signals.lost.is_cancelled());
+        assert_eq!(leases.next_end(), Some(begun + 2 * lease + OVERTIME));
+    }
+
+    #[test]
+    fn a_lease_that_ended_before_its_handler_begins_stops_it() {
+        let leases = Arc::new(Leases::default());
         let (lease, asked_at) = (Duration::from_secs(1), Instant::now());
-        let guard = leases.keep(claim, lease, asked_at);
+        let guard = leases.keep(claim(1), lease, asked_at);
         assert!(guard.may_begin(asked_at + lease));
         assert!(!guard.may_begin(asked_at + lease + OVERTIME), "the process was frozen meanwhile");
         guard.signals.lost.cancel();

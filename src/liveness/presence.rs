@@ -152,7 +152,8 @@ impl PresenceKeeper<'_> {
                 Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
                 _ => begun + ANSWER,
             };
-            match timeout_at(limit, self.tick(&mut session, &mut certainty)).await {
+            let tick = leases.expire_during(self.tick(&mut session, &mut certainty));
+            match timeout_at(limit, tick).await {
                 Ok(Ok(())) => next = begun + INTERVAL,
                 failed => {
                     // Dropped, not used again: a new connection tells whether the server is there.
