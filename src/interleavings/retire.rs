@@ -104,6 +104,41 @@ async fn a_job_that_comes_while_its_group_is_deleted_keeps_its_flag() {
     adopt_inside_settle("delete", "queue_group", false).await;
 }
 
+/// A quick settle looks for a next job as it writes the success. The delete looks again.
+#[tokio::test]
+async fn a_job_that_comes_between_a_quick_settles_look_and_its_delete_is_not_stranded() {
+    for wrong in [false, true] {
+        let scene = Scene::new().await;
+        let job = scene.enqueue("g").await;
+        let mut worker = scene.session().await;
+        let claim = scene.claim_one(&mut worker).await;
+        scene.close_gate().await;
+        let stops = "perform pass_gate(); drained := array(";
+        scene.rewrite("settle_success", &[("drained := array(", stops)]).await;
+        if wrong {
+            // The delete trusts the look of before.
+            scene.rewrite("retire", &[("and (select", "and true or false and (select")]).await;
+        }
+        let settle = format!(
+            "select case when seriatim.hold_job({job}, '{0}') is not null then \
+               (seriatim.settle_success({job}, '{0}', null, true, false, 0) = 'drained')::integer::int8 end",
+            claim.token
+        );
+        let settling = scene.at_gate(settle).await;
+        let late = scene.enqueue("g").await;
+        let mut adopter = scene.session().await;
+        scene.adopt(&mut adopter).await;
+        commit(&mut adopter).await;
+        scene.open_gate().await;
+        assert_eq!(settling.await.unwrap().0, i64::from(wrong));
+        assert_eq!(scene.is_stranded(late).await, wrong);
+        if !wrong {
+            assert_eq!(scene.drain().await, [late]);
+        }
+        scene.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
     for wrong in [true, false] {
