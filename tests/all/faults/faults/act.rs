@@ -163,6 +163,8 @@ impl Driver {
             Kind::NetworkReset => self.weather(kind, Weather::Broken, MS(50)).await,
             Kind::ConnectionsUsedUp => self.use_up_connections().await,
             Kind::PoolUsedUp => {
+                // A new one would end by it.
+                self.seats[at].worker.is_ready(&self.round.log).await;
                 self.seats[at].worker.signal("USR1").await;
                 // The fault's time.
                 sleep(HOGGED).await;

@@ -88,6 +88,8 @@ pub struct Round {
     pub since: i64,
     pub begun: Time,
     pub drained: Option<Duration>,
+    /// For how long no job ended, until all had.
+    pub idled: Duration,
 }
 
 /// A worker, and the network that it is behind.
@@ -122,6 +124,8 @@ pub struct Driver {
 
 /// How long the rest may take when nothing disturbs it any more.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long no job ends while all goes well, on a machine with much else to do.
+const IDLE: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub async fn new(setup: Setup) -> Self {
@@ -332,11 +336,13 @@ impl Driver {
             // First: a batch that has ended by now has its follow-up among the jobs.
             let go_on = features::batches_go_on(&self.pool).await;
             let left = unfinished(&self.pool).await.zip(go_on.ok());
+            if left != last {
+                let idle = Some(changed.elapsed()).filter(|idle| *idle > IDLE);
+                self.round.idled += idle.unwrap_or_default();
+                (last, changed) = (left, Instant::now());
+            }
             if left == Some((0, false)) {
                 break Some(begun.elapsed());
-            }
-            if left != last {
-                (last, changed) = (left, Instant::now());
             }
             if changed.elapsed() > PATIENCE {
                 break None;
@@ -387,6 +393,7 @@ impl Round {
             since,
             begun: now(),
             drained: None,
+            idled: Duration::ZERO,
         }
     }
 }

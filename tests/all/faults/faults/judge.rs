@@ -96,7 +96,7 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     if swept > 0 && !by_hand && !round.deleted_a_flag {
         others.insert("something was left to the sweep", swept);
     }
-    if round.drained.is_none_or(|drained| drained > SOON) {
+    if round.drained.is_none() || round.idled > SOON {
         others.insert("not soon done", 1);
     }
     if !violations.is_empty() || !others.is_empty() {
@@ -113,8 +113,9 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
     figures.add(&history, &round);
 }
 
-/// How soon all that was there has run when nothing disturbs it any more: a claim that two starts
-/// of the server have met is taken over after 15 s.
+/// For how long no job may end until all have, when nothing disturbs them any more: a claim that
+/// two starts of the server have met is taken over after 15 s. The time of the jobs themselves is
+/// that of the machine.
 const SOON: Duration = Duration::from_secs(90);
 
 /// Reads the events that the processes wrote, and those in `besides`.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use seriatim::{ActiveJob, JobError, Processor};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::produce::ATTEMPTS;
@@ -88,7 +88,7 @@ pub async fn work(settings: Settings) {
     let queue = queue(ATTEMPTS, settings.lease, settings.slots, settings.jobs_per_turn)
         .timeout(Duration::from_secs(20));
     let errors = recorder.clone();
-    tokio::spawn(hog(pool.clone()));
+    tokio::spawn(hog(pool.clone(), signal(SignalKind::user_defined1()).unwrap()));
     let running = Processor::builder(pool)
         .poll_interval(Duration::from_millis(100))
         .maintenance_interval(settings.maintenance)
@@ -199,8 +199,7 @@ async fn count(outside: &PgPool) -> Result<(), JobError> {
 }
 
 /// Takes the whole pool for a while when told so, as a careless host might.
-async fn hog(pool: PgPool) -> Value {
-    let mut told = signal(SignalKind::user_defined1()).unwrap();
+async fn hog(pool: PgPool, mut told: Signal) -> Value {
     loop {
         told.recv().await;
         let until = Instant::now() + HOGGED;
