@@ -70,8 +70,12 @@ async fn sql_queues_are_maintained_as_the_moving_guides_say() {
                 vec!["--json", "serve", "sqs", "--anonymous", "--listen", "127.0.0.1:0"]
             }
             sql => {
-                run(&cli, sql).await;
-                assert!(is_maintained(&cli).await, "{sql}");
+                // A timer calls it again: a call ends after a quarter of a second, with more to do.
+                let deadline = Instant::now() + PATIENCE;
+                while !is_maintained(&cli).await {
+                    assert!(Instant::now() < deadline, "{sql}");
+                    run(&cli, sql).await;
+                }
                 cli.remove().await;
                 continue;
             }

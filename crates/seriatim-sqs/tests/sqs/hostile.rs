@@ -269,7 +269,7 @@ async fn slow_clients_hold_up_no_others() {
         slow.push(wrote(&sqs, receive.repeat(20).as_bytes()).await);
     }
     for _ in 0..50 {
-        let list = timeout(Duration::from_secs(5), sqs.call("ListQueues", json!({})));
+        let list = timeout(PATIENCE, sqs.call("ListQueues", json!({})));
         assert!(list.await.unwrap()["QueueUrls"].is_array());
     }
     // The connections are open still, so this waits for as long as the server gives them.

@@ -85,9 +85,13 @@ async fn a_wait_without_messages_ends_in_time() {
     let begun = Instant::now();
     assert!(sqs.receive(&url).await.is_empty());
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    let begun = Instant::now();
-    assert!(sqs.receive_with(&url, json!({"WaitTimeSeconds": 0})).await.is_empty());
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    let mut quickest = PATIENCE;
+    for _ in 0..5 {
+        let begun = Instant::now();
+        assert!(sqs.receive_with(&url, json!({"WaitTimeSeconds": 0})).await.is_empty());
+        quickest = quickest.min(begun.elapsed());
+    }
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
     sqs.end().await;
 }
 
@@ -160,8 +164,11 @@ async fn the_end_of_the_server_ends_its_waits() {
     let mut sqs = Sqs::start().await;
     let url = sqs.queue("q").await;
     let mut waits = until_received(&sqs, &url, 1).await;
-    // The request has been read when another one behind it was answered.
-    sqs.receive_with(&url, json!({})).await;
+    // The request has been read, and found nothing.
+    let begun = Instant::now();
+    while sqs.number("select count(*) from seriatim.receiver where queue = 'q'").await == 0 {
+        assert!(begun.elapsed() < PATIENCE, "nobody receives");
+    }
     let begun = Instant::now();
     sqs.tell_to_end();
     let mut answer = Vec::new();
@@ -181,12 +188,23 @@ async fn a_message_comes_again_when_its_visibility_ends() {
         ))
         .await;
         let of_one_second = json!({"VisibilityTimeout": 1, "MaxNumberOfMessages": 10});
-        assert_eq!(bodies(&sqs.receive_with(&url, of_one_second).await), ["1", "2"]);
-        // Longer than the visibility, and shorter than with the grace of a take-over.
+        // Longer than the visibility, and shorter than with the grace of a take-over. A machine
+        // that stands still meanwhile may look too late.
         let again = json!({"WaitTimeSeconds": 2, "MaxNumberOfMessages": 10, "AttributeNames": ["ApproximateReceiveCount"]});
-        let again = sqs.receive_with(&url, again).await;
-        assert_eq!(bodies(&again), ["1", "2"]);
-        assert_eq!(again[0]["Attributes"]["ApproximateReceiveCount"], "2");
+        let mut first = of_one_second.clone();
+        for received in 1.. {
+            assert_eq!(bodies(&sqs.receive_with(&url, first).await), ["1", "2"]);
+            let again = sqs.receive_with(&url, again.clone()).await;
+            if !again.is_empty() {
+                assert_eq!(bodies(&again), ["1", "2"]);
+                let count = (received + 1).to_string();
+                assert_eq!(again[0]["Attributes"]["ApproximateReceiveCount"], count);
+                break;
+            }
+            assert!(received < 5, "they do not come again within 2 s");
+            first = of_one_second.clone();
+            first["WaitTimeSeconds"] = json!(20);
+        }
         sqs.receive(&url).await;
     }
     sqs.end().await;
