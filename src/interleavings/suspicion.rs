@@ -1,5 +1,7 @@
 //! Suspicion, grace and take-over, and the order of turns (P2, P3, P8).
 
+use tokio::time::Instant;
+
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, pid, rollback, run};
@@ -207,8 +209,9 @@ async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
         assert_eq!(scene.claim(&mut worker, 1).await.len(), 1);
         let (table, due) = if group { ("queue_group", "ready_at") } else { ("job", "lease_until") };
         let lapse = format!("update seriatim.{table} set {due} = clock_timestamp()");
-        let in_seconds = format!(
-            "select round(extract(epoch from {due} - clock_timestamp()))::int8 \
+        // From the moment of the look on, and from that of the suspicion.
+        let in_ms = format!(
+            "select (extract(epoch from {due} - clock_timestamp()) * 1000)::int8 \
              from seriatim.{table} where suspect = claim"
         );
         let mut claims = async || {
@@ -219,11 +222,17 @@ async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
                 scene.claim(&mut other, 10).await.len() as u64
             }
         };
+        let begun = Instant::now();
         assert_eq!(claims().await, 0);
-        assert_eq!(scene.number(&in_seconds).await, 2, "1.75, rounded");
+        let due_in =
+            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap();
+        assert!((1_750..10_000).contains(&due_in), "{due_in}");
         scene.started_at("now").await;
+        let begun = Instant::now();
         assert_eq!(claims().await, 0);
-        assert!((14..=15).contains(&scene.number(&in_seconds).await));
+        let due_in =
+            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap();
+        assert!((15_000..30_000).contains(&due_in), "{due_in}");
         scene.started_at("2000-01-01").await;
         assert_eq!(claims().await, 1);
         scene.end().await;

@@ -63,9 +63,9 @@ pub(crate) async fn lock_group(conn: &mut PgConnection, group: &str, strength: &
 /// statements.
 pub(crate) async fn begin(conn: &mut PgConnection) {
     begin_short(conn).await.unwrap();
-    run(conn, "set local idle_in_transaction_session_timeout = '60s'").await;
-    run(conn, "set local statement_timeout = '60s'").await;
-    run(conn, "set local lock_timeout = '5s'").await;
+    let limits = "set local idle_in_transaction_session_timeout = '60s'; \
+                  set local statement_timeout = '60s'; set local lock_timeout = '5s'";
+    sqlx::raw_sql(limits).execute(conn).await.unwrap();
 }
 
 pub(crate) async fn commit(conn: &mut PgConnection) {
