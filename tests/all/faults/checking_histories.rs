@@ -9,12 +9,13 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
 use cases::cases;
 use seriatim_history::{History, check, tell};
+
+use crate::support::AwakeInstant;
 
 /// A word of a case as a value: a number if it is one.
 fn value(word: &str) -> Value {
@@ -470,9 +471,9 @@ fn the_time_grows_with_the_history_and_not_with_its_square() {
     for groups in [1, 1 + jobs / 100] {
         let time = |jobs: usize| {
             let text = long_history(jobs, groups);
-            let begun = Instant::now();
+            let begun = AwakeInstant::now();
             let history = history(&text);
-            let (read, begun) = (begun.elapsed(), Instant::now());
+            let (read, begun) = (begun.elapsed(), AwakeInstant::now());
             let violations = check(&history);
             assert!(violations.is_empty(), "{:?}", violations.kept);
             let decided = begun.elapsed();

@@ -11,8 +11,8 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::support::standby::Pair;
 use crate::support::{
-    Errors, Gate, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of,
-    jobs_where, queue, sample, value,
+    AwakeInstant, Errors, Gate, Log, by_hand, drained, ended, enqueue, eventually, handler_with,
+    job_of, jobs_where, queue, sample, until_caught_up, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -75,7 +75,7 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
         assert_eq!(client.took_over(pair.old()).await.unwrap(), None);
         let new = pair.switch_over().await;
         let enqueued = enqueue(&new, "q", "fresh", 0).await;
-        let first_write = Instant::now();
+        let first_write = AwakeInstant::now();
         assert_eq!(ended(&new, enqueued).await.status, JobStatus::Succeeded);
         let resumed = first_write.elapsed();
         println!("{hold:?}: work resumed {resumed:.2?} after the new primary's first write");
@@ -116,9 +116,7 @@ async fn a_primary_that_was_left_behind_is_left() {
         let running = worker(&pool, hold, &log, &gate, &errors);
         let held = enqueue(&pool, "q", "g", "long").await;
         log.wait_for(1).await;
-        let caught_up =
-            "select count(*) from pg_stat_replication where replay_lsn = pg_current_wal_lsn()";
-        eventually(pair.old(), caught_up, 1_i64).await;
+        until_caught_up(pair.old()).await;
         let kept = pool.acquire().await.unwrap();
 
         pair.standby.promote().await.unwrap();

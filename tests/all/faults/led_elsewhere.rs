@@ -2,7 +2,7 @@
 //! network that led to a standby for a while. No hold is judged by another server than its own
 //! (P2), and work goes on where a server can be written to (P6).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use seriatim::testing::{Server, TestDatabase};
@@ -13,8 +13,8 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use crate::support::network::{Network, Weather};
 use crate::support::standby::standby_of;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, eventually,
-    handler_with, held_up, jobs_where, queue, sample, started, until_jobs, value,
+    AwakeInstant, Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue,
+    eventually, handler_with, held_up, jobs_where, queue, sample, started, until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -314,7 +314,7 @@ async fn a_read_only_server_is_left_at_once_and_reported_once() {
         let ids = [enqueue(pool, "q", "h", "short").await, enqueue(pool, "q", "g", "short").await];
         gate.pass(2);
         network.leads_to(&url);
-        let back = Instant::now();
+        let back = AwakeInstant::now();
         log.wait("another group's job runs", |said| said.contains(&String::from("\"short\" 1")))
             .await;
         let resumed = back.elapsed();

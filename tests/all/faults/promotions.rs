@@ -12,7 +12,9 @@ use sqlx::postgres::PgPoolOptions;
 use crate::support::network::{Network, Weather};
 use crate::support::standby::Pair;
 use crate::support::witness::Inside;
-use crate::support::{Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue, value};
+use crate::support::{
+    AwakeInstant, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue, value,
+};
 
 /// As the failure detector writes it: not what a transaction holds.
 const SUSPECT: &str = "
@@ -137,7 +139,7 @@ async fn planned_switchover(hold: Hold) {
     let new = pair.switch_over().await;
 
     assert_eq!(value::<i64>(&new, suspected).await, claims);
-    let first_write = Instant::now();
+    let (first_write, cut_for) = (AwakeInstant::now(), Instant::now());
     enqueue(&new, "fresh", "g", "short").await;
     let queues = ["fresh", "dead", "back", "lost"];
     let other = worker(new.clone(), ("other", &queues), hold, (&inside, &log, &Gate::default()));
@@ -151,7 +153,7 @@ async fn planned_switchover(hold: Hold) {
     assert!(fresh <= Duration::from_secs(3), "{fresh:?}");
     if leased {
         // How long the way to the server is shut is what is tested.
-        tokio::time::sleep(Duration::from_secs(4).saturating_sub(first_write.elapsed())).await;
+        tokio::time::sleep(Duration::from_secs(4).saturating_sub(cut_for.elapsed())).await;
         back.network.leads_to(&pair.standby_url());
         back.network.is(Weather::Fair);
         let kept =
@@ -166,7 +168,7 @@ async fn planned_switchover(hold: Hold) {
         let entries = log.entries();
         let at = |entry| entries.iter().position(|e| e == entry);
         assert!(at("lost is told") < at("other begins lost 2"), "{entries:?}");
-        assert!(first_write.elapsed() > Duration::from_secs(10), "it had its time to come back");
+        assert!(cut_for.elapsed() > Duration::from_secs(10), "it had its time to come back");
     } else {
         let times = (begins("back 2").await, begins("lost 2").await);
         assert!(times.0.max(times.1) <= Duration::from_secs(3), "{times:?}");

@@ -106,6 +106,18 @@ async fn rate(pools: &[&PgPool]) -> i64 {
     all().await - before
 }
 
+/// As [`rate`], the best of three spans if one has less than that: a machine stands still for some.
+async fn best_rate(pools: &[&PgPool], least: i64) -> i64 {
+    let mut best = 0;
+    for _ in 0..3 {
+        best = rate(pools).await.max(best);
+        if best >= least {
+            break;
+        }
+    }
+    best
+}
+
 /// Waits for so many more effects on a server. Returns how long that took.
 async fn goes_on(pool: &PgPool, effects: i64) -> Duration {
     let (begun, before): (_, i64) = (Instant::now(), value(pool, EFFECTS).await);
@@ -161,10 +173,18 @@ async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
 
     let quiet = rate(&others).await;
     servers[0].stop_immediately().await.unwrap();
-    let dead = rate(&others).await;
-    let health = running.health();
-    assert!(health.ready, "{health:?}");
-    assert!(health.reasons.iter().all(|why| why.starts_with("shard 1: ")), "{health:?}");
+    let dead = best_rate(&others, quiet / 4).await;
+    // A presence that a late machine has not proved is proved again by the next check.
+    let of_others = || {
+        let health = running.health();
+        !health.ready || !health.reasons.iter().all(|why| why.starts_with("shard 1: "))
+    };
+    let begun = Instant::now();
+    while of_others() {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", running.health());
+        // The processor has no event for it.
+        sleep(Duration::from_millis(20)).await;
+    }
     servers[0].start_again().await.unwrap();
     let back = goes_on(databases[0].pool(), 20).await;
 
@@ -177,7 +197,7 @@ async fn a_server_that_fails_stops_its_own_jobs_and_no_others() {
         // The processor has no event for it.
         sleep(Duration::from_millis(20)).await;
     }
-    let frozen = rate(&others).await;
+    let frozen = best_rate(&others, quiet / 4).await;
     signal(&servers[0], "-CONT");
     goes_on(databases[0].pool(), 20).await;
     println!(

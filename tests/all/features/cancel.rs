@@ -95,7 +95,7 @@ async fn a_running_job_is_told_and_decides() {
     let mut ids = Vec::new();
     for what in ["err", "panic", "finishes", "hangs"] {
         let job = job_of("q", what, what).max_attempts(3);
-        let limit = Duration::from_secs(if what == "hangs" { 1 } else { 60 });
+        let limit = Duration::from_secs(if what == "hangs" { 4 } else { 60 });
         ids.push(put(pool, job.timeout(limit)).await);
         put(pool, job_of("q", what, "quick")).await;
     }

@@ -152,7 +152,7 @@ async fn a_job_that_waits_for_a_retry_expires_meanwhile() {
     let log = Log::default();
     let jobs = [job_of("q", "g", "bad"), job_of("q", "g", "next"), NewJob::new("q", &"bad")];
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    by_hand(pool, "update seriatim.job set expires_at = now() + interval '3 s'").await;
+    by_hand(pool, "update seriatim.job set expires_at = now() + interval '7 s'").await;
     let hour = Duration::from_hours(1);
     let retry = RetryPolicy::new(9).base(hour).cap(hour).jitter(0.0);
     let _running = start(&database, queue("q").retry(retry), &log).await;

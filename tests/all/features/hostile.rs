@@ -82,7 +82,7 @@ impl Case {
 
 /// Different queues each, for one processor runs them all.
 fn cases() -> Vec<Case> {
-    let count = std::env::var("SERIATIM_TEST_HOSTILE").map_or(16, |n| n.parse().unwrap());
+    let count = std::env::var("SERIATIM_TEST_HOSTILE").map_or(32, |n| n.parse().unwrap());
     let texts = (text(200), text(400), text(200), text(400), text(128), text(300), any::<bool>());
     let mut cases: Vec<Case> = generate(&texts, count)
         .into_iter()

@@ -1,7 +1,7 @@
 //! Data of any size that is in the table: a claim leaves large data out, and the job's own attempt
 //! reads it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use seriatim::{
     ActiveJob, Bytes, FailureKind, Hold, JobError, JobHandler, JobStatus, NewJob, RetryPolicy,
@@ -9,7 +9,8 @@ use seriatim::{
 };
 
 use crate::support::{
-    Log, by_hand, database, drained, ended, handler, job, job_of, processor, queue, serve, started,
+    AwakeInstant, Log, by_hand, database, drained, ended, handler, job, job_of, processor, queue,
+    serve, started,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -43,7 +44,7 @@ async fn a_large_job_delays_no_other_group() {
         by_hand(pool, grow).await;
         let small = (0..20).map(|n| of(format!("small{n}")));
         seriatim::enqueue_many(pool, small).await.unwrap();
-        let begun = Instant::now();
+        let begun = AwakeInstant::now();
         let options = queue("q").concurrency(4).hold(hold);
         let _running =
             started(processor(&database, 10).await.queue(options, Measures(log.clone()))).await;

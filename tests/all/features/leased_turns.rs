@@ -8,8 +8,8 @@ use seriatim::testing::{Server, TestDatabase};
 use seriatim::{Hold, JobStatus, QueueOptions};
 
 use crate::support::{
-    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job,
-    job_of, job_when, nothing_remains, processor, queue, serve, started, value,
+    AwakeInstant, Errors, Gate, Log, by_hand, database, drained, ended, enqueue, handler,
+    handler_with, job, job_of, job_when, nothing_remains, processor, queue, serve, started, value,
 };
 
 /// One slot, with turns as long as a group has jobs.
@@ -211,7 +211,7 @@ async fn a_refused_success_stops_no_job_with_a_transaction_behind() {
     let builder = errors.of(processor(&database, 4).await);
     let options = long();
     let running = started(builder.queue(options, run)).await;
-    let since = std::time::Instant::now();
+    let since = AwakeInstant::now();
     drained(pool, "q").await;
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     running.shutdown(Duration::from_secs(5)).await;
@@ -258,7 +258,7 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     // Longer than a success may wait for others.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let other = enqueue(pool, "q", "other", 2).await;
-    let since = std::time::Instant::now();
+    let since = AwakeInstant::now();
     ended(pool, other).await;
     assert!(since.elapsed() < Duration::from_secs(5));
     gate.pass(turns);

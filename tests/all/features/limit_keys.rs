@@ -126,7 +126,7 @@ async fn a_free_slot_is_taken_at_once() {
         let (half, most) = (gaps[gaps.len() / 2], gaps[gaps.len() * 95 / 100]);
         println!("{hold:?}: a slot is free for {half:.2?}, and for {most:.2?} in 1 of 20 cases");
         // 10 ms on a quiet machine; a poll would be half a second.
-        assert!(half < Duration::from_millis(100), "{gaps:?}");
+        assert!(half < Duration::from_millis(300), "{gaps:?}");
         first.shutdown(Duration::from_secs(5)).await;
         second.shutdown(Duration::from_secs(5)).await;
         database.remove().await.unwrap();

@@ -264,7 +264,7 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let database = database().await;
     let pool = database.pool();
     let log = Log::default();
-    let options = queue("q").timeout(Duration::from_millis(100));
+    let options = queue("q").timeout(Duration::from_secs(1));
     let _running = serve(
         &database,
         10,
@@ -273,7 +273,7 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
             let dropped = Dropped(log.clone());
             if data == json!("slow") {
                 // Work that takes longer than the queue's timeout and less than the job's.
-                tokio::time::sleep(Duration::from_millis(300)).await;
+                tokio::time::sleep(Duration::from_millis(1_300)).await;
                 return Ok(json!("done"));
             }
             sqlx::query("select 1").execute(job.tx().await?).await?;
@@ -292,7 +292,7 @@ async fn a_handler_out_of_time_is_told_and_then_dropped() {
     let job = ended(pool, hangs).await;
     let (kind, message, _) = failure(&job);
     assert_eq!(kind, FailureKind::Timeout);
-    assert!(message.contains("100ms"), "{message}");
+    assert!(message.contains("1s"), "{message}");
     assert_eq!(log.entries(), ["dropped", "told", "dropped"]);
 
     let own = job_of("q", "own", "hangs").timeout(Duration::from_millis(30));

@@ -24,7 +24,7 @@ fn impatient(connections: u32) -> PgPoolOptions {
 async fn twenty_four_leased_handlers_share_four_connections() {
     let (database, errors) = (database().await, Errors::default());
     let pool = database.pool();
-    let one = database.pool_with(impatient(4)).await.unwrap();
+    let one = impatient(4).connect_lazy(&database.url()).unwrap();
     let run = handler(async |job, _| {
         sqlx::query("select pg_sleep(0.5)").execute(job.tx().await?).await?;
         Ok(json!("done"))
@@ -65,14 +65,14 @@ async fn take_all(
 async fn a_timeout_while_waiting_for_a_connection_is_forgiven() {
     let (database, log, gate) = (database().await, Log::default(), Gate::default());
     let pool = database.pool();
-    let one = database.pool_with(impatient(3)).await.unwrap();
+    let one = impatient(3).connect_lazy(&database.url()).unwrap();
     let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, data| {
         log.add(format!("{data} {}", job.attempt()));
         gate.passed().await;
         sqlx::query("select").execute(job.tx().await?).await?;
         Ok(json!("done"))
     });
-    let options = queue("q").hold(LEASE).timeout(Duration::from_secs(1));
+    let options = queue("q").hold(LEASE).timeout(Duration::from_secs(3));
     let _running = started(Processor::builder(one.clone()).queue(options, run)).await;
     let jobs = [1, 2].map(|n| job_of("q", "g", n).max_attempts(1));
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_timeout_while_waiting_for_a_connection_is_forgiven() {
 async fn a_timeout_after_a_wait_given_up_counts() {
     let (database, log, gate) = (database().await, Log::default(), Gate::default());
     let pool = database.pool();
-    let one = database.pool_with(impatient(3)).await.unwrap();
+    let one = impatient(3).connect_lazy(&database.url()).unwrap();
     let run = handler_with((log.clone(), gate.clone()), async |(log, gate), job, _| {
         log.add("begun");
         gate.passed().await;
@@ -103,7 +103,7 @@ async fn a_timeout_after_a_wait_given_up_counts() {
         std::future::pending::<()>().await;
         Ok(Value::Null)
     });
-    let options = queue("q").hold(LEASE).timeout(Duration::from_secs(1));
+    let options = queue("q").hold(LEASE).timeout(Duration::from_secs(3));
     let _running = started(Processor::builder(one.clone()).queue(options, run)).await;
     let new = job_of("q", "g", 1).max_attempts(1);
     let id = seriatim::enqueue(pool, new).await.unwrap().id();
@@ -122,7 +122,7 @@ async fn a_timeout_after_a_wait_given_up_counts() {
 async fn a_handler_that_gets_no_other_connection_is_told_why() {
     let database = database().await;
     let pool = database.pool();
-    let one = database.pool_with(impatient(2)).await.unwrap();
+    let one = impatient(2).connect_lazy(&database.url()).unwrap();
     let run = handler_with(one.clone(), async |one, _, _| {
         let _kept = one.acquire().await?;
         let _another = one.acquire().await?;

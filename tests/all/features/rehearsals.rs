@@ -244,7 +244,8 @@ async fn a_handler_that_takes_too_long_panics_or_commits_is_reported() {
             };
             Ok(Value::Null)
         });
-        let what = Rehearsal::of_group("42").within(Duration::from_millis(500));
+        let seconds = if how == "waits" { 2 } else { 60 };
+        let what = Rehearsal::of_group("42").within(Duration::from_secs(seconds));
         let report = rehearse(pool, what, run).await;
         let [job] = &report.jobs[..] else { panic!("{report}") };
         let kind = job.failure.as_ref().map(|failure| failure.kind);

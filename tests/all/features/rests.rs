@@ -48,7 +48,7 @@ async fn meet_limit(log: Log, job: &mut ActiveJob, data: Value) -> Result<Value,
     if data["ends"].is_null() || job.attempt() > 1 {
         return Ok(Value::Null);
     }
-    let rest = Duration::from_millis(1_500);
+    let rest = Duration::from_secs(3);
     if data["writes"] == true {
         write(job).await?;
     }

@@ -97,7 +97,7 @@ async fn a_killed_workers_job_runs_elsewhere_after_its_lease() {
     if let Some(took) = one_of_two_is_killed(Some(LEASE), false).await {
         println!("worker killed behind a pooler, lease of {LEASE:?}: {took:.2?}");
         // At least what was left of the lease after two thirds, and the grace.
-        assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(9), "{took:?}");
+        assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(15), "{took:?}");
     }
 }
 
@@ -105,7 +105,7 @@ async fn a_killed_workers_job_runs_elsewhere_after_its_lease() {
 async fn a_killed_workers_locks_go_with_its_connection() {
     if let Some(took) = one_of_two_is_killed(None, false).await {
         println!("worker killed behind a pooler, locks: {took:.2?}");
-        assert!(took < Duration::from_secs(4), "{took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_killed_workers_locks_go_with_its_connection() {
 async fn who_forgets_to_switch_presence_off_is_as_safe() {
     if let Some(took) = one_of_two_is_killed(Some(LEASE), true).await {
         println!("worker killed behind a pooler with presence, lease of {LEASE:?}: {took:.2?}");
-        assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(9), "{took:?}");
+        assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(15), "{took:?}");
     }
 }
 

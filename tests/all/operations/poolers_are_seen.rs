@@ -79,7 +79,7 @@ async fn a_transaction_pooler_is_seen_and_worked_around() {
     let pool = pool_at(&pooler.plain_url(&database)).await;
     let errors = Errors::default();
     works(&database, processor(&pool, &errors)).await;
-    let said = errors.0.entries();
+    let said = errors.but_slow_checks();
     println!("{said:?}");
     // Nothing else: no statement met a name of another client's.
     assert_eq!(said.len(), 1, "{said:?}");
@@ -104,9 +104,10 @@ async fn a_transaction_pooler_with_a_single_session_is_seen() {
     let begun = Instant::now();
     let running = started(processor(&pool, &errors)).await;
     let seen = |said: &[String]| said.iter().any(|said| said.starts_with("TransactionPooler: "));
-    let said = errors.0.wait("it is seen", seen).await;
+    errors.0.wait("it is seen", seen).await;
+    let said = errors.but_slow_checks();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(begun.elapsed() < Duration::from_secs(4), "by the first look: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "by the first look: {:?}", begun.elapsed());
     running.shutdown(Duration::from_secs(5)).await;
     pool.close().await;
     drop(pooler);

@@ -9,12 +9,11 @@ use seriatim::testing::TestDatabase;
 use seriatim::{ActiveJob, FailureKind, JobError, JobStatus, NewJob, Processor, Running};
 use sqlx::PgPool;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job, job_of, nothing_remains, processor, queue, started,
+    AwakeInstant, Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually,
+    handler, handler_with, job, job_of, nothing_remains, processor, queue, started,
 };
 
 #[derive(Clone, Default)]
@@ -163,7 +162,7 @@ async fn the_deadline_gives_jobs_back_without_holding_it_against_them() {
     bench.log.wait_for(4).await;
     let behind = put(pool, "stubborn", "quick").await;
 
-    let begun = Instant::now();
+    let begun = AwakeInstant::now();
     let report = running.shutdown(Duration::from_millis(100)).await;
     assert!(begun.elapsed() < Duration::from_secs(4), "{report:?}");
     assert_eq!((report.finished, report.released), (1, 3), "{report:?}");

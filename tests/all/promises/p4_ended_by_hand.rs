@@ -134,7 +134,7 @@ async fn neither_a_timeout_nor_a_shutdown_repeats_a_commit() {
     let database = with_table().await;
     let (pool, log) = (database.pool(), Log::default());
     // Time enough to send all that the handler sends, also on a busy machine.
-    let options = || queue("q").timeout(Duration::from_secs(1));
+    let options = || queue("q").timeout(Duration::from_secs(2));
     let running = serve(&database, 10, options(), acts(&log)).await;
     for sql in ["commit", "commit; begin"] {
         let what = format!("{sql}: hang");

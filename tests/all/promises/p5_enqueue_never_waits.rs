@@ -20,10 +20,10 @@ use crate::support::{
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
-/// The probe: a statement that would wait for a lock fails instead. Far above what an index page's
-/// latch takes, far below what any transaction here lasts.
+/// The probe: a statement that would wait for a lock fails instead. Far above what a commit takes
+/// whose notification waits for those of other databases, below what any transaction here lasts.
 async fn impatient(conn: &mut PgConnection) {
-    conn.execute("set lock_timeout = '100ms'").await.unwrap();
+    conn.execute("set lock_timeout = '5s'").await.unwrap();
 }
 
 async fn begin(conn: &mut PgConnection, level: &str) {
@@ -246,7 +246,7 @@ async fn a_delay_or_a_time_holds_the_job_and_what_is_behind_it() {
     for id in ids {
         ended(pool, id).await;
     }
-    let half = Duration::from_millis(500);
+    let half = Duration::from_millis(1_500);
     let heads = [
         job_of("q", "delayed", 1).delay(half),
         job_of("q", "later", 1).run_at(Utc::now() + half),

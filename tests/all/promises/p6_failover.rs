@@ -15,8 +15,8 @@ use crate::support::proxy::Proxy;
 use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
-    Errors, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of, jobs_where,
-    nothing_remains, processor, started, value,
+    AwakeInstant, Errors, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of,
+    jobs_where, nothing_remains, processor, started, value,
 };
 
 /// The time that P6 promises for a worker or a session that is killed.
@@ -67,7 +67,7 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
         let next = WorkerProcess::start(format!("worker {}", round + 1), &settings, &log);
         next.is_ready(&log).await;
 
-        let killed = Instant::now();
+        let killed = AwakeInstant::now();
         assert!(held.iter().all(|held| held.worker == doomed.name()));
         doomed.kill().await;
         tokio::join!(
@@ -111,7 +111,7 @@ async fn a_terminated_sessions_group_moves_on_within_three_seconds() {
             if act == "query" {
                 one_sleeps_in_a_query(pool).await;
             }
-            let killed = Instant::now();
+            let killed = AwakeInstant::now();
             let pid = held.pid;
             assert!(value::<bool>(pool, format!("select pg_terminate_backend({pid})")).await);
             announced(&log, &group, 2).await;
@@ -161,7 +161,7 @@ async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
     let other = WorkerProcess::start("other", &worker(database.url(), &["q"]), &log);
     other.is_ready(&log).await;
 
-    let vanished = Instant::now();
+    let vanished = AwakeInstant::now();
     namespace.vanish();
     let moved_on = async |group| {
         announced(&log, group, 2).await;

@@ -3,9 +3,9 @@
 //! No processor serves the queue, and no hold matters. `promises::p7_flat_cost` counts the same for
 //! processors.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::{by_hand, database, enqueue, size, value};
+use crate::support::{AwakeInstant, by_hand, database, enqueue, size, value};
 
 /// Receives of a queue that no processor serves: by many groups that cannot start, an empty one
 /// reads as much as by few, and a receive finds what has just come in.
@@ -24,7 +24,7 @@ async fn receives_cost_the_same(before: &str, after: &str, locked: bool) {
     let received = async || value::<i64>(pool, "select count(*) from seriatim.receive('q')").await;
     let mut empty = Vec::new();
     for n in 0..20 {
-        let begun = Instant::now();
+        let begun = AwakeInstant::now();
         assert_eq!(received().await, 0);
         empty.push(begun.elapsed());
         if n % 5 == 4 {

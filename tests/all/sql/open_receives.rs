@@ -212,7 +212,7 @@ async fn groups_that_become_due_are_served_beside_an_open_receive() {
     let database = database().await;
     let pool = database.pool();
     enqueue(pool, "q", "s", 1).await;
-    by_hand(pool, "select seriatim.enqueue('q', '1', 'd', '0.5 s')").await;
+    by_hand(pool, "select seriatim.enqueue('q', '1', 'd', '3 s')").await;
     by_hand(pool, "select seriatim.pause('q', 'p'); select seriatim.enqueue('q', '1', 'p')").await;
     // Rows for both, which a receive puts off.
     by_hand(

@@ -10,8 +10,8 @@ use seriatim::{Client, JobError, JobStatus};
 use sqlx::PgPool;
 
 use crate::support::{
-    Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, handler_with, job,
-    jobs_where, processor, queue, serve, started, value,
+    AwakeInstant, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue, handler_with,
+    job, jobs_where, processor, queue, serve, started, value,
 };
 
 async fn receive(pool: &PgPool, what: Receive) -> Vec<Received> {
@@ -257,7 +257,7 @@ async fn many_receipts_wait_once_for_another_transaction() {
     for receipt in &receipts[..5] {
         client.ack(&mut *open, receipt).await.unwrap();
     }
-    let begun = Instant::now();
+    let begun = AwakeInstant::now();
     let answers = client.ack_many(pool, &receipts).await.unwrap();
     let took = begun.elapsed();
     let busy = answers.iter().filter(|of| matches!(of, Err(ReceiveError::Busy { .. }))).count();

@@ -11,8 +11,8 @@ use sqlx::postgres::PgPoolOptions;
 use super::work::Work;
 use crate::support::standby::Pair;
 use crate::support::{
-    Errors, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue, sample, value,
-    witness,
+    AwakeInstant, Errors, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue,
+    sample, until_caught_up, value, witness,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -29,9 +29,7 @@ async fn pair() -> Option<Pair> {
 
 /// All commits so far are on the standby, and none after them.
 async fn cut_off(pair: &Pair) {
-    let caught_up =
-        "select count(*) from pg_stat_replication where replay_lsn = pg_current_wal_lsn()";
-    eventually(pair.old(), caught_up, 1_i64).await;
+    until_caught_up(pair.old()).await;
     let standby = PgPool::connect(&pair.standby_url()).await.unwrap();
     by_hand(&standby, "alter system set primary_conninfo = ''").await;
     by_hand(&standby, "select pg_reload_conf()").await;
@@ -77,7 +75,7 @@ async fn a_handler_whose_claim_is_lost_is_dropped_soon_and_its_job_has_one_effec
 
         let new = fail_over(&pair).await;
         log.wait("it runs again", |said| count(said, "begins") == 2).await;
-        let again = Instant::now();
+        let again = AwakeInstant::now();
         log.wait("the first handler is dropped", |said| count(said, "ends") == 1).await;
         println!("{hold:?}: it is dropped {:.2?} after the job runs again", again.elapsed());
         assert!(again.elapsed() < Duration::from_secs(3), "{:?}", again.elapsed());
