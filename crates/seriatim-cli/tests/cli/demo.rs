@@ -159,7 +159,7 @@ async fn a_failover_of_the_demo_is_seen_on_the_page_and_breaks_no_promise() {
         return;
     }
     let mut demo = Command::new(env!("CARGO_BIN_EXE_seriatim"));
-    let demo = demo.args(["demo", "--json", "--servers", "3", "--failover=2"]);
+    let demo = demo.args(["demo", "--json", "--servers", "3", "--failover=5"]);
     let mut demo = Served::start(demo).await;
     let servers = demo.text("servers").to_owned();
     let mut found = Vec::new();

@@ -108,13 +108,14 @@ impl Served {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        // It may start several servers before.
+        let line = timeout(3 * PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
         Self { child, told: serde_json::from_str(&line).unwrap(), rest: lines }
     }
 
     /// Its next line, as JSON.
     pub(crate) async fn next(&mut self) -> Value {
-        let line = timeout(PATIENCE, self.rest.next_line()).await.unwrap().unwrap().unwrap();
+        let line = timeout(3 * PATIENCE, self.rest.next_line()).await.unwrap().unwrap().unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
