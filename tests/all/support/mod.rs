@@ -156,7 +156,17 @@ impl Log {
 
     /// Waits until `done` holds for the entries, and gives them back.
     pub async fn wait(&self, what: &str, done: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_within(PATIENCE, what, done).await
+    }
+
+    /// As [`wait`](Self::wait), with another limit.
+    pub async fn wait_within(
+        &self,
+        limit: Duration,
+        what: &str,
+        done: impl Fn(&[String]) -> bool,
+    ) -> Vec<String> {
+        let deadline = Instant::now() + limit;
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
