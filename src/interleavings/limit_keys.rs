@@ -487,7 +487,7 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
                 while number(&mut conn, &left).await > 0 {
                     let claimed = scene.store.claim(&mut conn, Q, bounds(2), OPTIONS).await;
                     let claims = match claimed {
-                        // The holder of a row has stood still.
+                        // A stalled session holds a row.
                         Err(error) if gave_up_waiting(&error) => continue,
                         claimed => claimed.unwrap().jobs,
                     };

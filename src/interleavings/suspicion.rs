@@ -209,7 +209,7 @@ async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
         assert_eq!(scene.claim(&mut worker, 1).await.len(), 1);
         let (table, due) = if group { ("queue_group", "ready_at") } else { ("job", "lease_until") };
         let lapse = format!("update seriatim.{table} set {due} = clock_timestamp()");
-        // From the moment of the look on, and from that of the suspicion.
+        // How long the suspicion still has.
         let in_ms = format!(
             "select (extract(epoch from {due} - clock_timestamp()) * 1000)::int8 \
              from seriatim.{table} where suspect = claim"

@@ -106,7 +106,7 @@ async fn rate(pools: &[&PgPool]) -> i64 {
     all().await - before
 }
 
-/// As [`rate`], the best of three spans if one has less than that: a machine stands still for some.
+/// As [`rate`], the best of three spans if one has less than `least`: a machine may stall in one.
 async fn best_rate(pools: &[&PgPool], least: i64) -> i64 {
     let mut best = 0;
     for _ in 0..3 {

@@ -369,7 +369,7 @@ async fn a_task_is_started_listed_and_cancelled_by_the_library() {
         assert!(error.contains(words), "{error}");
     }
     let moved = ann.client().run_move_tasks(pool).await.unwrap();
-    // It moves those of its first second, and of the time until then.
+    // It moves two jobs for its first second, and two for each second since its start.
     let most = (1_000 + begun.elapsed().as_millis()) / 500;
     assert!((2..=most).contains(&moved.into()), "{moved}");
     let shown = ann.client().move_tasks(pool, Some("dead")).await.unwrap();
@@ -425,7 +425,7 @@ async fn a_task_keeps_its_rate_over_all_that_carry_it_out_and_can_be_cancelled()
         value(pool, "select seriatim.start_move_task('dead', 'elsewhere', per_second => 2)").await;
     let run = async || value::<i64>(pool, "select seriatim.run_move_tasks()").await;
     let runs = futures::future::join_all((0..8).map(|_| run())).await;
-    // They move those of its first second, and of the time that they took.
+    // They move two jobs for the first second, and two for each second since the start.
     let most = i64::try_from((1_000 + begun.elapsed().as_millis()) / 500).unwrap();
     let moved = runs.iter().sum::<i64>();
     assert!((2..=most).contains(&moved), "{runs:?}");

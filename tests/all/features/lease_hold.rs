@@ -47,7 +47,7 @@ async fn five_hundred_handlers_run_at_once_on_a_pool_of_ten() {
     let jobs = (0..1000).map(|n| job_of("q", &format!("g{}", n % 500), n));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     log.wait_for(500).await;
-    // None is open while handlers run, but those of checks for a moment.
+    // While handlers run no transaction is open, but for a moment that of a check.
     let open = "select count(*) from pg_stat_activity \
                 where datname = current_database() and state = 'idle in transaction'";
     eventually(pool, open, 0_i64).await;
@@ -163,7 +163,7 @@ async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
     }
     println!("worker killed, lease of 10 min: {figures:.2?}");
     figures.sort();
-    assert!(figures[0] <= Duration::from_secs(3), "{figures:?}");
+    assert!(figures[1] <= Duration::from_secs(3), "{figures:?}");
     nothing_remains(pool).await;
     present(pool, 1).await;
     doomed.end().await;

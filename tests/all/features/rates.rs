@@ -44,7 +44,7 @@ async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     let per_second = size(20_u32, 30);
     let database = database().await;
     let pool = database.pool();
-    // Starts may be late by 15 s, and none is lost: a machine stands still for a while.
+    // Starts may be late by 15 s, and none is lost: a machine may stall.
     let burst = 15 * per_second;
     let settings = QueueSettings::new("q").rate(Rate::per_second(per_second).burst(burst));
     configure(pool, settings).await;

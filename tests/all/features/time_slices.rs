@@ -487,7 +487,7 @@ async fn many_slots_with_long_turns_are_claimed_and_settled_in_bounds() {
             assert!(since.elapsed() < PATIENCE, "{hold:?}: {done} jobs, and no more");
         }
         running.shutdown(PATIENCE).await;
-        // A machine that stands still for 2 s is too slow for one.
+        // A machine that stalls for 2 s is too slow for one.
         let failed = errors.named("Claim");
         let slow = errors.but_slow_checks().len() < errors.0.entries().len();
         assert!(failed.len() <= usize::from(slow), "{hold:?}: {failed:?}");

@@ -188,8 +188,8 @@ async fn a_message_comes_again_when_its_visibility_ends() {
         ))
         .await;
         let of_one_second = json!({"VisibilityTimeout": 1, "MaxNumberOfMessages": 10});
-        // Longer than the visibility, and shorter than with the grace of a take-over. A machine
-        // that stands still meanwhile may look too late.
+        // Longer than the visibility, and shorter than with the grace of a take-over. A stalled
+        // machine may look too late.
         let again = json!({"WaitTimeSeconds": 2, "MaxNumberOfMessages": 10, "AttributeNames": ["ApproximateReceiveCount"]});
         let mut first = of_one_second.clone();
         for received in 1.. {

@@ -57,8 +57,8 @@ impl Answer {
     }
 }
 
-/// Sends one request on a connection of its own; again if its statement was cancelled, which is
-/// what the page does on a machine that stands still for 2 s.
+/// Sends one request on a connection of its own. Repeats it if its statement was cancelled: the page
+/// does that after 2 s, for which a machine may stall.
 pub(crate) async fn request(
     to: SocketAddr,
     method: &str,

@@ -114,8 +114,8 @@ pub async fn judge(pool: &PgPool, round: Round, followers: bool, figures: &mut F
 }
 
 /// For how long no job may end until all have, when nothing disturbs them any more: a claim that
-/// two starts of the server have met is taken over after 15 s. The time of the jobs themselves is
-/// that of the machine.
+/// two starts of the server have met is taken over after 15 s. The time of the jobs themselves
+/// depends on the machine.
 const SOON: Duration = Duration::from_secs(90);
 
 /// Reads the events that the processes wrote, and those in `besides`.
