@@ -20,8 +20,8 @@ use crate::support::{
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
-/// The probe: a statement that would wait for a lock fails instead. A commit that notifies waits for
-/// the notifying commits of other databases, which takes less; transactions here last longer.
+/// The probe: a statement that would wait for a lock fails instead. A commit that notifies waits
+/// for the notifying commits of other databases, which takes less; transactions here last longer.
 async fn impatient(conn: &mut PgConnection) {
     conn.execute("set lock_timeout = '5s'").await.unwrap();
 }

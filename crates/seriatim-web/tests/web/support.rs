@@ -57,8 +57,8 @@ impl Answer {
     }
 }
 
-/// Sends one request on a connection of its own. Repeats it if its statement was cancelled: the page
-/// does that after 2 s, for which a machine may stall.
+/// Sends one request on a connection of its own. Repeats it if its statement was cancelled: the
+/// page does that after 2 s, for which a machine may stall.
 pub(crate) async fn request(
     to: SocketAddr,
     method: &str,
