@@ -384,8 +384,8 @@ impl ClaimedTurn {
         let look = async {
             let mut conn =
                 WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
-            let pids = vec![session.pid];
-            let look = async |conn: &mut PgConnection| context.store.sessions(conn, pids).await;
+            let pids = [session.pid];
+            let look = async |conn: &mut PgConnection| context.store.sessions(conn, &pids).await;
             let found = in_short_tx(&mut conn, look).await?;
             conn.done();
             Ok::<_, sqlx::Error>(found)

@@ -30,13 +30,18 @@ use crate::liveness::shared_poll::PollTarget;
 use crate::primary::is_followed;
 use crate::store::{
     HeartbeatQuery, LeasedClaim, Presence, ProcessorRow, RESTART_GRACE, ServerId, gave_up_waiting,
-    in_short_tx, keep_open,
+    in_short_tx,
 };
 
 /// Time between the begins of two ticks.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Bounds a tick.
+/// Bounds a tick. While nothing is proved, one that was too slow is followed by one that may take
+/// twice as long, up to 8 s: a new session needs many round trips and compiles what it calls. On a
+/// far server, or a machine with many times more work than cores, it would be given up each time.
 const ANSWER: Duration = Duration::from_secs(1);
+const LONGEST_ANSWER: u32 = 8;
+/// The part of it that the server has for a heartbeat.
+const HEARTBEAT: f64 = 0.6;
 /// Delay after a tick that failed.
 const RETRY: Duration = Duration::from_millis(100);
 /// Bounds a try to open a session where the pool leads now, beside one that lives.
@@ -79,11 +84,18 @@ struct Certainty {
     down: bool,
     /// The server ended the session. The next try to connect tells whether it goes down.
     ended: bool,
+    /// The number of ticks in a row that were too slow.
+    late: u32,
 }
 
 impl Certainty {
     fn ends_at(&self) -> Option<Instant> {
         Some(self.proved? + if self.down { DOWN } else { PROOF_LIMIT })
+    }
+
+    /// Returns the bound of a tick that proves the presence anew.
+    fn answer(&self) -> Duration {
+        ANSWER * 2_u32.saturating_pow(self.late).min(LONGEST_ANSWER)
     }
 
     /// Records what a failure says about the server.
@@ -97,6 +109,7 @@ impl Certainty {
             Sign::Refused | Sign::Ended | Sign::Nothing => {}
         }
         self.ended = matches!(sign, Sign::Ended);
+        self.late += u32::from(is_too_slow(error));
     }
 }
 
@@ -127,6 +140,12 @@ fn sign(error: &sqlx::Error) -> Sign {
     }
 }
 
+/// Returns whether the server ended a statement because of its time: 57014.
+fn is_too_slow(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| code == "57014")
+}
+
 impl PresenceKeeper<'_> {
     /// Keeps the presence and the leases until `stop`, then withdraws the presence.
     pub(crate) async fn run(mut self, stop: &CancellationToken, report: impl Fn(BackgroundError)) {
@@ -150,7 +169,7 @@ impl PresenceKeeper<'_> {
             let begun = Instant::now();
             let limit = match certainty.proved.map(|proved| proved + PROOF_LIMIT) {
                 Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
-                _ => begun + ANSWER,
+                _ => begun + certainty.answer(),
             };
             let tick = leases.expire_during(self.tick(&mut session, &mut certainty));
             match timeout_at(limit, tick).await {
@@ -165,7 +184,9 @@ impl PresenceKeeper<'_> {
                             BackgroundError::Presence(error)
                         }
                         _ => {
-                            BackgroundError::TooSlow { activity: "a presence check", limit: ANSWER }
+                            certainty.late += 1;
+                            let limit = limit.saturating_duration_since(begun);
+                            BackgroundError::TooSlow { activity: "a presence check", limit }
                         }
                     });
                 }
@@ -197,7 +218,7 @@ impl PresenceKeeper<'_> {
         kept: &mut Option<Session>,
         certainty: &mut Certainty,
     ) -> Result<(), sqlx::Error> {
-        let begun = Instant::now();
+        let within = certainty.answer().mul_f64(HEARTBEAT);
         // Taken out, so that a tick that is given up drops its connection.
         let (mut session, fresh) = self.session(kept.take(), certainty).await?;
         let mut extend_all = fresh;
@@ -208,9 +229,10 @@ impl PresenceKeeper<'_> {
         if let Some(key) = session.key {
             let (id, server) = (self.row.id, session.server);
             let (store, conn) = (&self.context.store, &mut session.conn);
-            let presence =
-                send_heartbeat(self.context, conn, HeartbeatQuery::new(id, key, long_here, server))
-                    .await?;
+            let begun = Instant::now();
+            let query =
+                HeartbeatQuery { within, ..HeartbeatQuery::new(id, key, long_here, server) };
+            let presence = send_heartbeat(self.context, conn, query).await?;
             if !presence.held {
                 in_short_tx(conn, async |conn| store.withdraw_presence(conn, id).await).await?;
             }
@@ -283,9 +305,7 @@ impl PresenceKeeper<'_> {
         options: &PgConnectOptions,
     ) -> Result<(PgConnection, Option<ServerId>), sqlx::Error> {
         let mut conn = PgConnection::connect_with(options).await?;
-        keep_open(&mut conn).await?;
-        let store = &self.context.store;
-        let id = in_short_tx(&mut conn, async |conn| store.server(conn).await).await?;
+        let id = self.context.store.keep_open_on(&mut conn).await?;
         Ok((conn, id))
     }
 
@@ -365,14 +385,8 @@ impl PresenceKeeper<'_> {
         let claims = leases.due(Instant::now(), &[], true);
         if !claims.is_empty() {
             let jobs = |claim: &LeasedClaim| [&[claim.job], &*claim.followers].concat();
-            let jobs = claims.iter().flat_map(jobs).collect();
-            let found = in_short_tx(conn, async |conn| {
-                Ok((
-                    store.still_claimed(conn, &claims).await?,
-                    store.cancel_requests(conn, jobs).await?,
-                ))
-            });
-            let (still_claimed, asked) = found.await?;
+            let jobs: Vec<_> = claims.iter().flat_map(jobs).collect();
+            let (still_claimed, asked) = store.check_leases(conn, &claims, &jobs).await?;
             leases.stop_lost(&claims, &still_claimed);
             leases.cancel(&asked);
         }

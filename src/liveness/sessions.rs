@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::liveness::side_pool::one_of;
 use crate::primary::is_followed;
-use crate::store::{HeldJob, ServerId, SessionId, Sessions, Store, in_short_tx, keep_open};
+use crate::store::{HeldJob, ServerId, SessionId, Sessions, Store, keep_open};
 
 /// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -161,13 +161,16 @@ impl SessionMonitor {
             kept.retain(|server, _| watched.is_empty() || watched.contains_key(server));
             // A check that comes too late (the process was frozen) is still made: the sessions may
             // live.
-            let limit = match self.deadline() {
-                deadline if deadline > begun => deadline.min(begun + ANSWER),
-                _ => begun + LATE_ANSWER,
+            let deadline = self.deadline();
+            let limit = match deadline > begun {
+                true => deadline.min(begun + ANSWER),
+                false => begun + LATE_ANSWER,
             };
             // Beside each other: a server that does not answer must not delay another one's holds.
             let checks = watched.into_iter().map(|(server, watched)| {
                 let conn = kept.remove(&server);
+                // There is no other try: to open a session takes many round trips.
+                let limit = if conn.is_none() { deadline.max(limit) } else { limit };
                 async move {
                     let checked = timeout_at(limit, check(store, pool, conn, server, &watched));
                     (server, checked.await, watched)
@@ -264,15 +267,10 @@ async fn check(
         let own = watched.values().find_map(|w| w.options.as_ref());
         connect(store, pool, (server, own)).await?
     };
-    let pids = watched.values().map(|w| w.session.pid).collect();
-    let jobs = watched.values().map(|w| w.job).collect();
-    let found = in_short_tx(&mut conn, async |conn| {
-        let (alive, cancels) =
-            (store.sessions(conn, pids).await?, store.cancel_requests(conn, jobs).await?);
-        Ok(Found { alive, cancels })
-    });
-    let found = found.await?;
-    Ok((conn, found))
+    let pids: Vec<_> = watched.values().map(|w| w.session.pid).collect();
+    let jobs: Vec<_> = watched.values().map(|w| w.job).collect();
+    let (alive, cancels) = store.check_holds(&mut conn, &pids, &jobs).await?;
+    Ok((conn, Found { alive, cancels }))
 }
 
 /// Opens a session on the server, where the pool leads now or led when the holds were taken. The
@@ -304,10 +302,10 @@ async fn open(
     server: Option<ServerId>,
 ) -> Result<Option<PgConnection>, sqlx::Error> {
     let mut conn = pool.acquire().await?.detach();
-    keep_open(&mut conn).await?;
     if server.is_none() {
+        keep_open(&mut conn).await?;
         return Ok(Some(conn));
     }
-    let found = in_short_tx(&mut conn, async |conn| store.server(conn).await).await?;
+    let found = store.keep_open_on(&mut conn).await?;
     Ok((found == server).then_some(conn))
 }

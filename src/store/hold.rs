@@ -15,7 +15,9 @@ use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
 use crate::store::fragments::{CLAIMED, claimed_jobs};
 use crate::store::names::Names;
-use crate::store::session::{BEGIN, SessionLimits, no_limit_left, no_transaction_timeout, notice};
+use crate::store::session::{
+    BEGIN, SessionLimits, keep_open_text, no_limit_left, no_transaction_timeout, notice, short,
+};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -314,8 +316,25 @@ impl Store {
         conn: &mut PgConnection,
     ) -> Result<Option<ServerId>, sqlx::Error> {
         // One message: a transaction pooler would prepare it in another session.
-        let sql = self.names.sql("select system_identifier, timeline from {this_server}()");
-        let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(conn).await?;
+        let row = sqlx::raw_sql(AssertSqlSafe(self.server_sql())).fetch_one(conn).await?;
+        Ok(server_id(row.try_get(0)?, row.try_get(1)?))
+    }
+
+    fn server_sql(&self) -> String {
+        self.names.sql("select system_identifier, timeline from {this_server}()")
+    }
+
+    /// Keeps a new session [open](super::keep_open), and returns which server it is on; `None` on a
+    /// standby. One message: the server may be far.
+    ///
+    /// Not cancel safe, and after an error the connection is to be closed.
+    pub(crate) async fn keep_open_on(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Option<ServerId>, sqlx::Error> {
+        let (begin, server) = (short(conn), self.server_sql());
+        let text = format!("{}; {begin}; {server}; commit", keep_open_text());
+        let row = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(conn).await?;
         Ok(server_id(row.try_get(0)?, row.try_get(1)?))
     }
 

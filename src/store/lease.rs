@@ -3,9 +3,11 @@
 
 use std::collections::HashSet;
 
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
+use crate::store::literal::array;
+use crate::store::session::short;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -51,18 +53,6 @@ statements! {
         from ours
         where j.id = any (array[ours.id]) and j.claim = ours.claim
         returning j.claim",
-    );
-
-    /// A plain read: only another token, or no row, says that a claim is lost.
-    STILL_CLAIMED = |names| names.sql(
-        "with lease as materialized (
-            select unnest($1) as claim, unnest($2) as id, unnest($3) as ungrouped
-        )
-        select claim from lease
-        where lease.claim = coalesce(
-            (select g.claim from {queue_group} g where g.claim = lease.claim limit 1),
-            (select j.claim from {job} j where j.id = lease.id and lease.ungrouped limit 1)
-        )",
     );
 }
 
@@ -114,11 +104,46 @@ impl Store {
         conn: &mut PgConnection,
         claims: &[LeasedClaim],
     ) -> Result<HashSet<Uuid>, sqlx::Error> {
-        let tokens: Vec<Uuid> = claims.iter().map(|c| c.token).collect();
-        let jobs: Vec<i64> = claims.iter().map(|c| c.job).collect();
-        let ungrouped: Vec<bool> = claims.iter().map(|c| c.ungrouped).collect();
-        let still_claimed = self.query(&STILL_CLAIMED).bind(tokens).bind(jobs).bind(ungrouped);
-        let rows = still_claimed.fetch_all(conn).await?;
+        let text = self.still_claimed_sql(claims);
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         rows.iter().map(|row| row.try_get(0)).collect()
+    }
+
+    /// Returns which of these claims still stand, and those of these jobs that are requested to be
+    /// cancelled. One message: the server may be far, and its answer has to come soon.
+    ///
+    /// Not cancel safe, and after an error the connection is to be closed.
+    pub(crate) async fn check_leases(
+        &self,
+        conn: &mut PgConnection,
+        claims: &[LeasedClaim],
+        jobs: &[i64],
+    ) -> Result<(HashSet<Uuid>, Vec<i64>), sqlx::Error> {
+        let (begin, requests) = (short(conn), self.cancel_requests_sql(jobs));
+        let text = format!("{begin}; {requests}; {}; commit", self.still_claimed_sql(claims));
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let (requests, claimed): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.len() == 1);
+        let claimed = claimed.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let requests = requests.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok((claimed, requests))
+    }
+
+    /// A plain read: only another token, or no row, says that a claim is lost. In rows of two
+    /// columns.
+    fn still_claimed_sql(&self, claims: &[LeasedClaim]) -> String {
+        let tokens = array("uuid", claims.iter().map(|c| c.token));
+        let jobs = array("int8", claims.iter().map(|c| c.job));
+        let ungrouped = array("bool", claims.iter().map(|c| c.ungrouped));
+        self.names.sql_with(
+            "with lease as materialized (
+                select unnest({tokens}) as claim, unnest({jobs}) as id, unnest({ungrouped}) as ungrouped
+            )
+            select claim, id from lease
+            where lease.claim = coalesce(
+                (select g.claim from {queue_group} g where g.claim = lease.claim limit 1),
+                (select j.claim from {job} j where j.id = lease.id and lease.ungrouped limit 1)
+            )",
+            &[("tokens", &tokens), ("jobs", &jobs), ("ungrouped", &ungrouped)],
+        )
     }
 }

@@ -31,6 +31,12 @@ pub(crate) fn time(time: Option<DateTime<Utc>>, none: &str) -> String {
     time.map_or_else(|| none.to_owned(), |time| format!("'{}'", time.to_rfc3339()))
 }
 
+/// An array of numbers, UUIDs or truths as a literal.
+pub(crate) fn array<T: std::fmt::Display>(of: &str, values: impl IntoIterator<Item = T>) -> String {
+    let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    format!("'{{{}}}'::{of}[]", values.join(","))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -194,11 +194,14 @@ pub(crate) struct HeartbeatQuery<'a> {
     /// The idle queues to poll.
     pub(crate) queues: &'a [&'a str],
     pub(crate) maintenance: bool,
+    /// Bounds it in the server.
+    pub(crate) within: Duration,
 }
 
 impl HeartbeatQuery<'_> {
     pub(crate) fn new(id: i64, key: i64, long_here: bool, server: DateTime<Utc>) -> Self {
-        Self { id, key, long_here, server, queues: &[], maintenance: false }
+        let within = Duration::from_millis(600);
+        Self { id, key, long_here, server, queues: &[], maintenance: false, within }
     }
 }
 
@@ -259,7 +262,7 @@ impl Store {
         asks: HeartbeatQuery<'_>,
     ) -> Result<Presence, sqlx::Error> {
         // One message, which a transaction pooler gives to one session.
-        let limit = "set local statement_timeout = '600ms'";
+        let limit = format!("set local statement_timeout = {}", asks.within.as_millis());
         let text = format!("{BEGIN}; {limit}; {}; commit", self.heartbeat_sql(asks));
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -277,7 +280,7 @@ impl Store {
 
     /// The statement alone.
     pub(crate) fn heartbeat_sql(&self, asks: HeartbeatQuery<'_>) -> String {
-        let HeartbeatQuery { id, key, long_here, server, queues, maintenance } = asks;
+        let HeartbeatQuery { id, key, long_here, server, queues, maintenance, .. } = asks;
         let (heartbeat, lock) =
             (self.names.quoted("heartbeat"), literal(&self.failure_detector_lock()));
         let (server, queues) = (server.to_rfc3339(), queues.iter().map(|queue| name(queue)));

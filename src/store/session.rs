@@ -187,8 +187,12 @@ pub(crate) async fn in_tx<T>(
 /// Keeps a session open without a transaction, for as long as its host is there. See
 /// [`notice_lost_clients`].
 pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
-    let statement = format!("set idle_session_timeout = 0; {NOTICE_HOST}");
-    sqlx::raw_sql(AssertSqlSafe(statement)).execute(session).await.map(drop)
+    sqlx::raw_sql(AssertSqlSafe(keep_open_text())).execute(session).await.map(drop)
+}
+
+/// The same for a message with more in it.
+pub(crate) fn keep_open_text() -> String {
+    format!("set idle_session_timeout = 0; {NOTICE_HOST}")
 }
 
 async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::store::hold::SessionId;
+use crate::store::literal::array;
+use crate::store::session::short;
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -13,16 +16,25 @@ use crate::store::store::Store;
 /// transaction. Without row locks or writes a transaction has none.
 pub(crate) type Sessions = HashMap<(i32, DateTime<Utc>), Option<i64>>;
 
+/// The query for sessions, in the form that [`read_sessions`] reads.
+fn sessions_sql(pids: &[i32]) -> String {
+    let pids = array("int4", pids);
+    format!(
+        "select pid, (extract(epoch from backend_start) * 1000000)::int8, backend_xid::text::int8 \
+         from pg_catalog.pg_stat_activity where pid = any({pids}) and backend_start is not null"
+    )
+}
+
+fn read_sessions<'a>(rows: impl Iterator<Item = &'a PgRow>) -> Result<Sessions, sqlx::Error> {
+    rows.filter_map(|row| {
+        let read = || Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+        let since = |(pid, since, xid)| Some(((pid, DateTime::from_timestamp_micros(since)?), xid));
+        read().map(since).transpose()
+    })
+    .collect()
+}
+
 statements! {
-    SESSIONS = |names| names.sql(
-        "select pid, backend_start, backend_xid::text::int8 from pg_catalog.pg_stat_activity
-        where pid = any($1) and backend_start is not null",
-    );
-
-    REQUESTS = |names| names.sql(
-        "select distinct job_id from {cancel_request} r where r.job_id = any($1)",
-    );
-
     /// An abort that ends the session comes first, up to its commit.
     TERMINATE = |names| names.sql(
         "with ended as materialized (select pg_advisory_xact_lock_shared({session_end_key}($1)))
@@ -36,20 +48,37 @@ impl Store {
     pub(crate) async fn sessions(
         &self,
         conn: &mut PgConnection,
-        pids: Vec<i32>,
+        pids: &[i32],
     ) -> Result<Sessions, sqlx::Error> {
-        let rows = self.query(&SESSIONS).bind(pids).fetch_all(conn).await?;
-        rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?))).collect()
+        let rows = sqlx::raw_sql(AssertSqlSafe(sessions_sql(pids))).fetch_all(conn).await?;
+        read_sessions(rows.iter())
     }
 
-    /// Returns those of these jobs that are requested to be cancelled.
-    pub(crate) async fn cancel_requests(
+    /// Returns those of these sessions that live, and those of these jobs that are requested to be
+    /// cancelled. One message: the server may be far, and its answer has to come soon.
+    ///
+    /// Not cancel safe, and after an error the connection is to be closed.
+    pub(crate) async fn check_holds(
         &self,
         conn: &mut PgConnection,
-        jobs: Vec<i64>,
-    ) -> Result<Vec<i64>, sqlx::Error> {
-        let rows = self.query(&REQUESTS).bind(jobs).fetch_all(conn).await?;
-        rows.iter().map(|row| row.try_get(0)).collect()
+        pids: &[i32],
+        jobs: &[i64],
+    ) -> Result<(Sessions, Vec<i64>), sqlx::Error> {
+        let (begin, requests) = (short(conn), self.cancel_requests_sql(jobs));
+        let text = format!("{begin}; {}; {requests}; commit", sessions_sql(pids));
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
+        let (requests, sessions): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.len() == 1);
+        let requests = requests.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok((read_sessions(sessions.into_iter())?, requests))
+    }
+
+    /// The jobs of these that are requested to be cancelled, in rows of one column.
+    pub(crate) fn cancel_requests_sql(&self, jobs: &[i64]) -> String {
+        let jobs = array("int8", jobs);
+        self.names.sql_with(
+            "select distinct job_id from {cancel_request} r where r.job_id = any({jobs})",
+            &[("jobs", &jobs)],
+        )
     }
 
     /// Ends a session of this process whose client side was given up, so that its locks do not

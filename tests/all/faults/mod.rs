@@ -6,6 +6,7 @@
 mod checking_histories;
 mod citus;
 mod failovers;
+mod far_server;
 #[allow(clippy::module_inception, reason = "the faults themselves, as the documents name them")]
 mod faults;
 mod following;
