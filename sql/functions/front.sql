@@ -66,14 +66,17 @@ begin
   return extract(epoch from nullif(greatest(begins_at, least(
       (select f.ready_at from {schema}.first_group(of_queue, '-infinity', 'infinity') f),
       case when keyed then {schema}.freed_at(of_queue, '-infinity') end,
-      -- The flag of a job that runs goes with its end, or with the next claim that comes by it.
-      (select min(f.flag_at) from (
-          select j.group_id, {flag_at} as flag_at from {schema}.job j
+      -- The flag of a job that runs goes with its end. There may be others than it reads.
+      (select case when count(*) = 8 and bool_and(f.runs) then clock_timestamp()
+          else min(f.flag_at) filter (where not f.runs) end
+        from (
+          select {flag_at} as flag_at, (
+            select g.job_id from {schema}.queue_group g
+            where g.queue = of_queue and g.group_id between j.group_id and j.group_id
+            order by g.group_id desc limit 1) is not null as runs
+          from {schema}.job j
           where j.queue = of_queue and j.flagged
-          order by {flag_at} limit 8) f
-        where (select g.job_id from {schema}.queue_group g
-          where g.queue = of_queue and g.group_id between f.group_id and f.group_id
-          order by g.group_id desc limit 1) is null),
+          order by {flag_at} limit 8) f),
       (select f.turn_at from {schema}.first_ungrouped(of_queue, '-infinity', 'infinity') f),
       (select j.lease_until from {schema}.job j
         where j.queue = of_queue and j.group_id is null and j.status = 'started'

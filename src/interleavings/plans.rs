@@ -401,3 +401,29 @@ async fn a_vacuum_of_empty_tables_costs_nothing_later() {
 async fn a_vacuum_of_tables_with_one_group_costs_nothing_later() {
     check(some_shapes(), WITH_ONE_GROUP).await;
 }
+
+/// Takes one job from its claim to its end. Returns for how many statements the session made a
+/// plan.
+async fn plans_for_one_job(scene: &Scene, conn: &mut PgConnection, group: &str) -> i64 {
+    let before = number(conn, PLANS).await;
+    scene.enqueue(group).await;
+    let claim = scene.claim_one(conn).await;
+    assert!(scene.store.begin_and_hold(conn, &claim, None).await.unwrap().is_some());
+    let settled = scene.store.quick_settle(conn, &claim, "null", false, false, AfterSettle::Commit);
+    assert!(settled.await.unwrap().ended);
+    number(conn, PLANS).await - before
+}
+
+const PLANS: &str = "select count(*) from pg_backend_memory_contexts \
+    where name = 'CachedPlan' and ident like '% from %'";
+
+#[tokio::test]
+async fn a_prepared_session_makes_next_to_no_plans_for_its_first_job() {
+    let scene = Scene::new().await;
+    let (mut cold, mut warm) = (scene.session().await, scene.session().await);
+    scene.store.warm_up(&mut warm).await.unwrap();
+    let cold = plans_for_one_job(&scene, &mut cold, "a").await;
+    let warm = plans_for_one_job(&scene, &mut warm, "b").await;
+    assert!(cold >= 15 && warm <= 5, "{warm} and {cold}");
+    scene.end().await;
+}

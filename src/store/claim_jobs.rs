@@ -87,6 +87,33 @@ pub(crate) enum Unread {
 }
 
 impl Store {
+    /// Prepares a session for claims, holds and settles.
+    ///
+    /// Not cancel safe: a caller that gives up closes the connection.
+    pub(crate) async fn warm_up(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+        // One message, which a transaction pooler gives to one session.
+        let call = format!("select {}()", self.names.quoted("warm_up"));
+        sqlx::raw_sql(AssertSqlSafe(call)).execute(conn).await.map(drop)
+    }
+
+    /// Returns the time until a claim may find something; `None` if nothing will be due. It costs
+    /// less than a claim that finds nothing.
+    ///
+    /// Not cancel safe: a caller that gives up closes the connection.
+    pub(crate) async fn due_in(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<Option<Duration>, sqlx::Error> {
+        let [pin, due_in] = ["pin_plans", "due_in"].map(|function| self.names.quoted(function));
+        let (no_limit, queue) = (no_limit_left(), name(queue));
+        // One message, which a transaction pooler gives to one session.
+        let call = format!("{no_limit}select {pin}(), {due_in}({queue})");
+        let rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(conn).await?;
+        let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(row.try_get::<Option<f64>, _>(1)?.map(seconds))
+    }
+
     /// Claims jobs of a queue, in a transaction of its own.
     ///
     /// Not cancel safe: a caller that gives up closes the connection. The claim may have been

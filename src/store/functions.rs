@@ -70,6 +70,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/hold.sql"),
     include_str!("../../sql/functions/limit_key.sql"),
     include_str!("../../sql/functions/settle.sql"),
+    include_str!("../../sql/functions/warm_up.sql"),
     include_str!("../../sql/functions/presence.sql"),
     include_str!("../../sql/functions/progress.sql"),
     include_str!("../../sql/functions/settings.sql"),

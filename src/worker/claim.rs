@@ -1,6 +1,7 @@
 //! One claim of a worker: its connections, and the start of the claimed turns.
 
 use std::collections::HashMap;
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,15 @@ const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
 /// each slot.
 const REACH: usize = 4;
+
+/// The findings of a claim of a worker.
+enum Looked {
+    Claimed(ClaimAnswer),
+    /// A recheck saw that nothing is due before `next`: there was no claim.
+    Nothing {
+        next: Option<Duration>,
+    },
+}
 
 impl Worker {
     /// Claims for the reserved slots. Returns how long to wait for the next claim, if no slot ends
@@ -235,8 +245,17 @@ impl Worker {
             jobs_per_turn: if self.slots.bounded() { 1 } else { self.queue.time_slice.jobs() },
             ..ClaimOptions::new(&self.queue.options, Some(self.context.processor))
         };
+        // One that reads past much is left to the claim's cursor.
+        let look = mem::take(&mut state.rechecks) && state.cursor.short_read();
         let claimed = {
-            let claim = self.context.store.claim(&mut conn, &self.queue.name, bounds, options);
+            let (store, queue) = (&self.context.store, &*self.queue.name);
+            let claim = async {
+                let next = if look { store.due_in(&mut conn, queue).await? } else { None };
+                if look && next.is_none_or(|next| !next.is_zero()) {
+                    return Ok(Looked::Nothing { next });
+                }
+                store.claim(&mut conn, queue, bounds, options).await.map(Looked::Claimed)
+            };
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
             let bounded = self.slots.bounded();
             let mut competes = bounded;
@@ -254,7 +273,13 @@ impl Worker {
             }
         };
         match claimed {
-            Ok(Ok(mut claimed)) => {
+            Ok(Ok(Looked::Nothing { next })) => {
+                self.vitals.record_claim(Instant::now(), None);
+                self.context.record_answer();
+                state.spare.push(conn);
+                Ok(Some((ClaimAnswer { next, ..ClaimAnswer::default() }, asked_at)))
+            }
+            Ok(Ok(Looked::Claimed(mut claimed))) => {
                 if !conn.has_claimed {
                     // The session has compiled the functions, and planned their statements.
                     claimed.read_for = Duration::ZERO;

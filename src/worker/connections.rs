@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::attempt::connection::SlotConnection;
+use crate::job::stall::Activity;
 use crate::liveness::side_pool::led_elsewhere;
 use crate::primary::is_followed;
 use crate::slots::queue_slots::QUICK;
@@ -24,6 +25,10 @@ const KEEP_FOR: Duration = Duration::from_secs(2);
 /// Bounds a claim's wait for its first connection, and for each further one.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5);
 const MORE_CONNECTIONS: Duration = Duration::from_millis(20);
+/// Bounds the preparation of a session, and the wait for its connection: other queues may have all
+/// of the pool.
+const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP_CONNECTION: Duration = Duration::from_millis(100);
 /// Bounds the connections that a queue opens together: hundreds would keep a small server from all
 /// else for seconds, the monitor's checks too.
 const OPENED_TOGETHER: usize = 32;
@@ -109,6 +114,30 @@ impl Worker {
         }
         state.options = Some(Arc::clone(&options));
         options
+    }
+
+    /// Prepares the session of the first claim before the process is ready. Not for long, as a
+    /// claim works without it, and not through a pooler, which gives the claim another session.
+    pub(crate) async fn warm_up(&self, state: &mut WorkerState) {
+        self.heartbeat.begin_step(Activity::Connecting);
+        let begun = Instant::now();
+        tokio::select! {
+            _ = timeout_at(begun + WARM_UP_CONNECTION, self.connect(state, 1)) => {}
+            () = self.stop.cancelled() => return,
+        }
+        let pooled = self.context.pooler_state.pooled.is_cancelled();
+        let Some(mut conn) = state.spare.pop_if(|_| !pooled) else { return };
+        let prepared = tokio::select! {
+            prepared = timeout_at(begun + WARM_UP, self.context.store.warm_up(&mut conn)) => Some(prepared),
+            () = self.stop.cancelled() => None,
+        };
+        if let Some(Ok(Ok(()))) = prepared {
+            conn.has_claimed = true;
+            state.spare.push(conn);
+        } else {
+            tracing::debug!(queue = &*self.queue.name, ?prepared, "a session was not prepared");
+            conn.close();
+        }
     }
 
     /// Gets up to `want` connections together: waits for the first one, and a moment for the

@@ -65,6 +65,7 @@ impl Worker {
         }
         let mut state = WorkerState::new(&self.queue.options, &self.wake, &self.vitals);
         let prefetch = Arc::clone(&state.prefetch);
+        self.warm_up(&mut state).await;
         tokio::select! {
             () = self.work(&mut state) => {}
             () = prefetch.release_stale() => {}

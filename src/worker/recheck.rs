@@ -2,8 +2,9 @@
 //!
 //! A producer sends none if it sees its group busy, or sixteen fresh jobs in other idle groups: the
 //! worker at that group, or on its way to those jobs, is to find the job. The producer may commit
-//! after that worker's snapshot, so the worker claims again: 5 ms after an end, 20 ms after a
-//! claim, 30 ms after a claim of many. A later commit waits for the poll (0.5 s).
+//! after that worker's snapshot, so the worker looks again: 5 ms after an end, 20 ms after a claim,
+//! 30 ms after a claim of many. It claims only if the look (`due_in`) finds something due. A later
+//! commit waits for the poll (0.5 s).
 //!
 //! Why: PostgreSQL lets one notifying transaction commit at a time. A session that saw sixteen
 //! relies on it for up to 10 ms, because asking costs up to a third of an enqueue.

@@ -4,7 +4,7 @@
 //! A success that drained its group ends no wait if the last claim took all that was ready: a claim
 //! would find no job. It does if the queue shares its slots, or if the handler used its
 //! transaction, in which it may have enqueued. So a lone quick job costs a claim, a hold, a settle
-//! and one recheck.
+//! and one recheck, which is a look unless something is due.
 //!
 //! Tests: `wake_ups::*`.
 
@@ -66,6 +66,7 @@ impl Worker {
         let idle = matches!(pause, Pause::Poll { .. });
         let trim = |state: &WorkerState| state.trim_at(Instant::now()).filter(|_| idle);
         let mut trim_at = trim(state);
+        state.rechecks = false;
         loop {
             let recheck_at =
                 state.orphan_checks.into_iter().chain([state.recheck.at()]).flatten().min();
@@ -106,7 +107,9 @@ impl Worker {
                         continue;
                     }
                 }
-                () = sleep_until(recheck_at.unwrap_or(now)), if recheck_at.is_some() => {}
+                () = sleep_until(recheck_at.unwrap_or(now)), if recheck_at.is_some() => {
+                    state.rechecks = true;
+                }
             }
             break;
         }
