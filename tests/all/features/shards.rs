@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::json;
@@ -18,8 +18,8 @@ use tokio::time::sleep;
 
 use crate::support::standby::free_port;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job_of, queue, started, value,
+    Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler,
+    handler_with, job_of, queue, started, until_ready, value,
 };
 
 fn shard(number: u16) -> ShardId {
@@ -229,10 +229,7 @@ async fn a_start_waits_for_servers_that_are_away_if_one_is_there() {
     assert!(named[0].starts_with("OnShard: shard 7: the server is waited for"), "{named:?}");
     assert!(errors.0.entries().len() == named.len(), "{:?}", errors.0.entries());
     // Its presence is proved in a moment.
-    let begun = Instant::now();
-    while !running.is_ready() && begun.elapsed() < PATIENCE {
-        sleep(Duration::from_millis(10)).await;
-    }
+    until_ready(&running, true).await;
     let health = running.health();
     assert!(health.ready, "{health:?}");
     assert!(!health.reasons.is_empty(), "{health:?}");

@@ -111,11 +111,12 @@ async fn jobs_run_with(settings: &'static [(&'static str, &'static str)], produc
         "the session of the wake-ups was there all the while"
     );
     running.shutdown(Duration::from_secs(5)).await;
-    // On a busy machine a claim may meet a limit of the host, if it has one: the next one goes on.
+    // On a busy machine a claim or a round of maintenance may meet a limit of the host, if it has
+    // one: the next one goes on.
     let limited = settings.iter().any(|(name, _)| name.ends_with("timeout"));
     let cancelled = |said: &String| {
         let by_limit = said.contains("57014") || said.contains("57P05");
-        limited && said.contains("could not claim") && by_limit
+        limited && (said.contains("could not claim") || said.starts_with("Maintenance")) && by_limit
     };
     let mut errors = errors.but_slow_checks();
     errors.retain(|said| !cancelled(said) && !slow);

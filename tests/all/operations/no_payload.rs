@@ -16,7 +16,8 @@ use seriatim::{
 use sqlx::postgres::PgDatabaseError;
 
 use crate::support::{
-    by_hand, chain, database, ended, handler, job, job_when, jobs_where, processor, queue, started,
+    PATIENCE, by_hand, chain, database, ended, handler, job, job_when, jobs_where, processor,
+    queue, started,
 };
 
 const MARKER: &str = "Zq9SECRETq9Z";
@@ -88,7 +89,9 @@ impl<T: serde::de::DeserializeOwned + Send + 'static> JobHandler for Takes<T> {
 }
 
 fn once(name: &str, hold: Hold) -> QueueOptions {
-    queue(name).hold(hold).retry(RetryPolicy::new(1)).timeout(Duration::from_millis(300))
+    let waits = ["slow", "turn"].contains(&name);
+    let timeout = if waits { Duration::from_millis(300) } else { PATIENCE };
+    queue(name).hold(hold).retry(RetryPolicy::new(1)).timeout(timeout)
 }
 
 /// Queues of which each fails in its own way.

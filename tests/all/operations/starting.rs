@@ -13,7 +13,7 @@ use crate::support::logged::Logged;
 use crate::support::standby::standby_of;
 use crate::support::{
     Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
-    held_up, operator, processor, queue, started,
+    held_up, operator, processor, queue, started, until_ready,
 };
 
 fn nothing() -> FnHandler {
@@ -210,15 +210,6 @@ async fn until_logged(logged: &Logged, words: &str) {
         assert!(Instant::now() < deadline, "{words} in {}", logged.text());
         // A log is read, and has no event to wait for.
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn until_ready(running: &seriatim::Running, ready: bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while running.is_ready() != ready {
-        assert!(Instant::now() < deadline, "{:?}", running.health());
-        // Health is read, and has no event to wait for.
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -10,15 +10,14 @@ use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize, Serializer};
 use seriatim::layer::{Ended, Layer, Next};
 use seriatim::{
-    ActiveJob, Client, FailureKind, Hold, JobError, JobHandler, JobStatus, RetryPolicy, Running,
-    async_trait,
+    ActiveJob, Client, FailureKind, Hold, JobError, JobHandler, JobStatus, RetryPolicy, async_trait,
 };
 
 use super::HOLD;
 use crate::support::logged::Logged;
 use crate::support::{
     Errors, Log, PATIENCE, database, ended, enqueue, handler, handler_with, job_of, processor,
-    queue, started,
+    queue, started, until_ready,
 };
 
 /// Panics at its own place.
@@ -262,20 +261,10 @@ async fn p3_each_panic_of_the_users_code_is_a_failed_attempt() {
     assert_eq!(innocent.failed, 0);
     // Long before a lease ends, and before a take-over.
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    until_ready(&running).await;
+    until_ready(&running, true).await;
     assert_eq!(errors.but_slow_checks(), Vec::<String>::new());
     let report = running.shutdown(PATIENCE).await;
     assert_eq!((report.lost, report.still_running), (0, 0));
-}
-
-/// A presence that a late machine has not proved is proved again by the next check.
-async fn until_ready(running: &Running) {
-    let begun = std::time::Instant::now();
-    while !running.is_ready() {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", running.health());
-        // The processor has no event for it.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// A log that panics once, at a line of the hostile job.
@@ -334,7 +323,7 @@ async fn p3_a_task_that_panics_is_reported_and_runs_again() {
         }
         let id = enqueue(pool, "q", "a", 1).await;
         assert_eq!(ended(pool, id).await.status, JobStatus::Succeeded);
-        until_ready(&running).await;
+        until_ready(&running, true).await;
     }
 }
 

@@ -292,6 +292,17 @@ pub async fn started(builder: ProcessorBuilder) -> Running {
     builder.build().unwrap().start().await.unwrap()
 }
 
+/// Waits until a processor is ready, or is not. A presence that a late machine has not proved is
+/// proved again by the next check.
+pub async fn until_ready(running: &Running, ready: bool) {
+    let begun = std::time::Instant::now();
+    while running.is_ready() != ready {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", running.health());
+        // Health is read, and has no event to wait for.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Starts a processor of one queue, as [`processor`] makes it.
 pub async fn serve(
     database: &TestDatabase,

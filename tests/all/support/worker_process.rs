@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::support::witness;
-use crate::support::{Log, chain, handler_with, started};
+use crate::support::{Log, chain, handler_with, until_ready};
 
 /// The environment variable with the settings of the process.
 const VARIABLE: &str = "SERIATIM_TEST_WORKER";
@@ -245,7 +245,9 @@ async fn work() {
             }),
         );
     }
-    let running = started(builder).await;
+    // A machine that is late may give the check at the start no connection in time.
+    let running = builder.build().unwrap().start_when_ready();
+    until_ready(&running, true).await;
     say("ready");
     input_is_closed().await;
     let deadline = if settings.watchdog.is_some() { 100 } else { 5_000 };
