@@ -432,7 +432,8 @@ async fn claims_tidy_the_flags_of_groups_that_cannot_start() {
         stuck(&scene, 5_000, PAUSED).await;
         let mut conn = scene.session().await;
         let flags = "select count(*) from seriatim.job where flagged and group_id <> 'middle'";
-        for _ in 0..200 {
+        // Each round is bounded in time.
+        for _ in 0..2_000 {
             if receivers_alone {
                 receive_one(&mut conn).await;
                 // As maintenance does, of any processor, and the SQS server.

@@ -12,6 +12,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ const LONGEST_ANSWER: u32 = 8;
 const HEARTBEAT: f64 = 0.6;
 /// Delay after a tick that failed.
 const RETRY: Duration = Duration::from_millis(100);
+/// Bounds the connect of a new session: one that hangs does not hear that the network is back.
+const CONNECT: Duration = Duration::from_secs(2);
 /// Bounds a try to open a session where the pool leads now, beside one that lives.
 const MOVE: Duration = Duration::from_millis(300);
 /// Time between two announcements, which also record when the process was last seen.
@@ -167,27 +170,34 @@ impl PresenceKeeper<'_> {
                 }
             }
             let begun = Instant::now();
-            let limit = match certainty.proved.map(|proved| proved + PROOF_LIMIT) {
-                Some(deadline) if deadline > begun => deadline.min(begun + ANSWER),
-                _ => begun + certainty.answer(),
-            };
+            // A handler may be stopped late by as much as a tick takes.
+            let answer = if leases.is_empty() { certainty.answer() } else { ANSWER };
+            let ends_at = certainty.ends_at().filter(|end| *end > begun);
+            let limit = ends_at.map_or(begun + answer, |end| end.min(begun + ANSWER));
             let tick = leases.expire_during(self.tick(&mut session, &mut certainty));
-            match timeout_at(limit, tick).await {
-                Ok(Ok(())) => next = begun + INTERVAL,
+            let ticked = tokio::select! {
+                ticked = timeout_at(limit, tick) => ticked,
+                // A heartbeat ends soon.
+                () = stop.cancelled(), if answer > ANSWER => break,
+                // A process that waited long enough claims without a presence.
+                () = leases.new_claim.notified(), if answer > ANSWER => continue,
+            };
+            match ticked {
+                Ok(Ok(())) => {
+                    leases.announced.cancel();
+                    next = begun + INTERVAL;
+                }
                 failed => {
                     // Dropped, not used again: a new connection tells whether the server is there.
                     session = None;
                     next = Instant::now() + RETRY;
-                    report(match failed {
-                        Ok(Err(error)) => {
-                            certainty.record_failure(&error);
-                            BackgroundError::Presence(error)
-                        }
-                        _ => {
-                            certainty.late += 1;
-                            let limit = limit.saturating_duration_since(begun);
-                            BackgroundError::TooSlow { activity: "a presence check", limit }
-                        }
+                    report(if let Ok(Err(error)) = failed {
+                        certainty.record_failure(&error);
+                        BackgroundError::Presence(error)
+                    } else {
+                        certainty.late += 1;
+                        let limit = limit.saturating_duration_since(begun);
+                        BackgroundError::TooSlow { activity: "a presence check", limit }
                     });
                 }
             }
@@ -223,6 +233,7 @@ impl PresenceKeeper<'_> {
         let (mut session, fresh) = self.session(kept.take(), certainty).await?;
         let mut extend_all = fresh;
         let mut suspected = Vec::new();
+        let mut proof = None;
         let long_here = session.since.elapsed() >= RESTART_GRACE;
         // Without a presence of its own, each tick checks the locks of the others.
         let mut maybe_dead = true;
@@ -239,7 +250,11 @@ impl PresenceKeeper<'_> {
             maybe_dead = presence.maybe_dead || !presence.held;
             suspected = presence.suspected;
             if presence.held {
-                *certainty = Certainty { proved: Some(begun), ..Certainty::default() };
+                proof = Some(Certainty { proved: Some(begun), ..Certainty::default() });
+                // What other processes suspect is not safe before it is extended.
+                if !extend_all && suspected.is_empty() {
+                    *certainty = proof.take().unwrap_or_default();
+                }
             } else {
                 // The session is not the one that took the lock: a pooler is in between.
                 pooler::accept_transaction_pooler(self.context, true);
@@ -257,6 +272,9 @@ impl PresenceKeeper<'_> {
             }
         }
         self.extend_leases(&mut session.conn, &suspected, extend_all).await?;
+        if let Some(proof) = proof {
+            *certainty = proof;
+        }
         self.check_claims(&mut session).await?;
         if maybe_dead {
             let (store, conn) = (&self.context.store, &mut session.conn);
@@ -304,7 +322,9 @@ impl PresenceKeeper<'_> {
         &self,
         options: &PgConnectOptions,
     ) -> Result<(PgConnection, Option<ServerId>), sqlx::Error> {
-        let mut conn = PgConnection::connect_with(options).await?;
+        let connect = timeout(CONNECT, PgConnection::connect_with(options));
+        let mut conn =
+            connect.await.map_err(|_| sqlx::Error::Io(io::ErrorKind::TimedOut.into()))??;
         let id = self.context.store.keep_open_on(&mut conn).await?;
         Ok((conn, id))
     }
@@ -335,6 +355,9 @@ impl PresenceKeeper<'_> {
             if key.is_some() {
                 // The announcement may be committed even if its answer is lost: suspicions are
                 // possible from here on.
+                if mem::take(&mut certainty.down) {
+                    certainty.proved = Some(begun);
+                }
                 certainty.proved.get_or_insert(begun);
             }
             store.announce(conn, &self.row, key, server).await?;
@@ -343,7 +366,6 @@ impl PresenceKeeper<'_> {
         let (key, server) = key.await?;
         self.context.record_write(begun);
         self.context.leases.extend_through(&options);
-        self.context.leases.announced.cancel();
         let now = Instant::now();
         Ok(Session { conn, key, options, id, server, since: now, announced_at: now })
     }

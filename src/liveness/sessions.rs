@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgConnection, PgPool};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -162,10 +163,8 @@ impl SessionMonitor {
             // A check that comes too late (the process was frozen) is still made: the sessions may
             // live.
             let deadline = self.deadline();
-            let limit = match deadline > begun {
-                true => deadline.min(begun + ANSWER),
-                false => begun + LATE_ANSWER,
-            };
+            let limit =
+                if deadline > begun { deadline.min(begun + ANSWER) } else { begun + LATE_ANSWER };
             // Beside each other: a server that does not answer must not delay another one's holds.
             let checks = watched.into_iter().map(|(server, watched)| {
                 let conn = kept.remove(&server);
@@ -173,10 +172,11 @@ impl SessionMonitor {
                 let limit = if conn.is_none() { deadline.max(limit) } else { limit };
                 async move {
                     let checked = timeout_at(limit, check(store, pool, conn, server, &watched));
-                    (server, checked.await, watched)
+                    (server, checked.await, watched, limit)
                 }
             });
-            for (server, checked, watched) in join_all(checks).await {
+            let mut checks: FuturesUnordered<_> = checks.collect();
+            while let Some((server, checked, watched, limit)) = checks.next().await {
                 let error = match checked {
                     Ok(Ok((conn, found))) => {
                         self.apply(begun, &watched, &found);

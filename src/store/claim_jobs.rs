@@ -20,7 +20,7 @@ use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
-use crate::store::session::{begin_short, no_limit_left};
+use crate::store::session::{BEGIN, begin_short, no_limit_left};
 use crate::store::store::Store;
 
 /// How much one claim may bring, and where it begins.
@@ -89,10 +89,11 @@ pub(crate) enum Unread {
 impl Store {
     /// Prepares a session for claims, holds and settles.
     ///
-    /// Not cancel safe: a caller that gives up closes the connection.
+    /// Not cancel safe, and after an error the connection is to be closed.
     pub(crate) async fn warm_up(&self, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
         // One message, which a transaction pooler gives to one session.
-        let call = format!("select {}()", self.names.quoted("warm_up"));
+        let [pin, warm_up] = ["pin_plans", "warm_up"].map(|function| self.names.quoted(function));
+        let call = format!("{BEGIN}; select {pin}(); select {warm_up}(); commit");
         sqlx::raw_sql(AssertSqlSafe(call)).execute(conn).await.map(drop)
     }
 

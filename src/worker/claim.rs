@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
+use sqlx::PgConnection;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{ClaimedTurn, TurnEnd};
 use crate::error::BackgroundError;
 use crate::job::redact::redact_detail;
@@ -16,7 +18,7 @@ use crate::job::stall::Activity;
 use crate::liveness::context::is_of_read_only;
 use crate::liveness::side_pool::why_none;
 use crate::slots::queue_slots::ReservedSlots;
-use crate::store::{ClaimAnswer, ClaimOptions, cannot_read, gave_up_waiting};
+use crate::store::{ClaimAnswer, ClaimBounds, ClaimOptions, cannot_read, gave_up_waiting};
 use crate::worker::orphans;
 use crate::worker::prefetch::PrefetchedTurn;
 use crate::worker::state::{BACKOFF, KEEP_SLOTS, WorkerState};
@@ -194,6 +196,56 @@ impl Worker {
         }
     }
 
+    /// Claims; a recheck looks first.
+    async fn look_and_claim(
+        &self,
+        conn: &mut PgConnection,
+        look: bool,
+        bounds: ClaimBounds,
+        options: ClaimOptions,
+    ) -> Result<Looked, sqlx::Error> {
+        let (store, queue) = (&self.context.store, &*self.queue.name);
+        if look {
+            match store.due_in(conn, queue).await {
+                // The session's transactions may only read, or be serializable: a claim asks for
+                // another one.
+                Ok(Some(Duration::ZERO)) | Err(sqlx::Error::Database(_)) => {}
+                Ok(next) => return Ok(Looked::Nothing { next }),
+                Err(error) => return Err(error),
+            }
+        }
+        store.claim(conn, queue, bounds, options).await.map(Looked::Claimed)
+    }
+
+    /// Records the answer of a claim, or of the look instead of it.
+    fn record(
+        &self,
+        state: &mut WorkerState,
+        conn: &mut SlotConnection,
+        looked: Looked,
+        (bounds, asked_at): (ClaimBounds, Instant),
+    ) -> ClaimAnswer {
+        let now = Instant::now();
+        self.context.record_answer();
+        let mut claimed = match looked {
+            Looked::Claimed(claimed) => claimed,
+            Looked::Nothing { next } => {
+                self.vitals.record_claim(now, None);
+                return ClaimAnswer { next, ..ClaimAnswer::default() };
+            }
+        };
+        if !conn.has_claimed {
+            // The session has compiled the functions, and planned their statements.
+            claimed.read_for = Duration::ZERO;
+        }
+        conn.has_claimed = true;
+        claimed.next = state.cursor.record(&claimed, bounds);
+        self.vitals.record_claim(now, due_lag(&claimed));
+        let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
+        self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
+        claimed
+    }
+
     /// Claims jobs for the reserved slots on one of `connections`; by transaction as many jobs as
     /// there are connections. Also returns the time from which their leases count. `None` if the
     /// slots went to others before there was a connection.
@@ -246,16 +298,9 @@ impl Worker {
             ..ClaimOptions::new(&self.queue.options, Some(self.context.processor))
         };
         // One that reads past much is left to the claim's cursor.
-        let look = mem::take(&mut state.rechecks) && state.cursor.short_read();
+        let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
         let claimed = {
-            let (store, queue) = (&self.context.store, &*self.queue.name);
-            let claim = async {
-                let next = if look { store.due_in(&mut conn, queue).await? } else { None };
-                if look && next.is_none_or(|next| !next.is_zero()) {
-                    return Ok(Looked::Nothing { next });
-                }
-                store.claim(&mut conn, queue, bounds, options).await.map(Looked::Claimed)
-            };
+            let claim = self.look_and_claim(&mut conn, look, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
             let bounded = self.slots.bounded();
             let mut competes = bounded;
@@ -273,24 +318,8 @@ impl Worker {
             }
         };
         match claimed {
-            Ok(Ok(Looked::Nothing { next })) => {
-                self.vitals.record_claim(Instant::now(), None);
-                self.context.record_answer();
-                state.spare.push(conn);
-                Ok(Some((ClaimAnswer { next, ..ClaimAnswer::default() }, asked_at)))
-            }
-            Ok(Ok(Looked::Claimed(mut claimed))) => {
-                if !conn.has_claimed {
-                    // The session has compiled the functions, and planned their statements.
-                    claimed.read_for = Duration::ZERO;
-                }
-                claimed.next = state.cursor.record(&claimed, bounds);
-                let now = Instant::now();
-                self.vitals.record_claim(now, due_lag(&claimed));
-                self.context.record_answer();
-                let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
-                self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
-                conn.has_claimed = true;
+            Ok(Ok(looked)) => {
+                let claimed = self.record(state, &mut conn, looked, (bounds, asked_at));
                 state.spare.push(conn);
                 Ok(Some((claimed, asked_at)))
             }

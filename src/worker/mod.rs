@@ -95,8 +95,9 @@ impl Worker {
                 state.recheck.clear();
                 Pause::UntilFree
             } else if !self.may_claim() {
-                // Another queue may use the slots meanwhile.
+                // Others may use the slots and the connections meanwhile.
                 drop(reserved);
+                state.keep_spare(0);
                 Pause::For(self.poll)
             } else {
                 self.claim_and_start(state, reserved).await

@@ -31,6 +31,8 @@ pub(crate) struct Recheck {
     claim: Option<Instant>,
     /// After a burst; an end does not replace it.
     burst: Option<Instant>,
+    /// A recheck ended the last wait, and nothing else: most find nothing.
+    pub(crate) ended_wait: bool,
 }
 
 impl Recheck {

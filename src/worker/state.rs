@@ -63,8 +63,6 @@ pub(crate) struct WorkerState {
     /// longer where connections are slow to come.
     pub(crate) keep_slots: Duration,
     pub(crate) recheck: Recheck,
-    /// The next claim is a recheck: most find nothing.
-    pub(crate) rechecks: bool,
     pub(crate) prefetch: Arc<Prefetch>,
     /// When to check for orphaned claims.
     pub(crate) orphan_checks: [Option<Instant>; 2],
@@ -93,7 +91,6 @@ impl WorkerState {
             backoff: BACKOFF.0,
             keep_slots: KEEP_SLOTS,
             recheck: Recheck::default(),
-            rechecks: false,
             prefetch,
             orphan_checks: [None; 2],
             moves: 0,

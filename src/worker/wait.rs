@@ -66,7 +66,7 @@ impl Worker {
         let idle = matches!(pause, Pause::Poll { .. });
         let trim = |state: &WorkerState| state.trim_at(Instant::now()).filter(|_| idle);
         let mut trim_at = trim(state);
-        state.rechecks = false;
+        state.recheck.ended_wait = false;
         loop {
             let recheck_at =
                 state.orphan_checks.into_iter().chain([state.recheck.at()]).flatten().min();
@@ -108,7 +108,7 @@ impl Worker {
                     }
                 }
                 () = sleep_until(recheck_at.unwrap_or(now)), if recheck_at.is_some() => {
-                    state.rechecks = true;
+                    state.recheck.ended_wait = true;
                 }
             }
             break;
