@@ -132,7 +132,6 @@ impl Worker {
             () = self.stop.cancelled() => None,
         };
         if let Some(Ok(Ok(()))) = prepared {
-            conn.has_claimed = true;
             state.spare.push(conn);
         } else {
             tracing::debug!(queue = &*self.queue.name, ?prepared, "a session was not prepared");

@@ -185,11 +185,17 @@ async fn handlers_deadlock_and_fail_to_serialize() {
     (setup.load.risky, setup.load.odd) = (true, 1);
     let mut figures = Figures::default();
     let mut driver = Driver::new(setup).await;
-    driver.begin().await;
-    // Long enough for many of them.
-    sleep(Duration::from_secs(3)).await;
-    driver.end().await;
-    judge(&driver.pool.clone(), driver.round, false, &mut figures).await;
+    // A late machine may run too few at once.
+    for _ in 0..3 {
+        driver.begin().await;
+        // Long enough for many of them.
+        sleep(Duration::from_secs(3)).await;
+        driver.end().await;
+        judge(&driver.pool.clone(), driver.round, false, &mut figures).await;
+        if !figures.own.is_empty() {
+            break;
+        }
+    }
     figures.report();
     figures.are_fine();
     assert!(!figures.own.is_empty(), "some failed");
