@@ -191,7 +191,8 @@ async fn handlers_deadlock_and_fail_to_serialize() {
         // Long enough for many of them.
         sleep(Duration::from_secs(3)).await;
         driver.end().await;
-        judge(&driver.pool.clone(), driver.round, false, &mut figures).await;
+        let round = driver.take_round();
+        judge(&driver.pool, round, false, &mut figures).await;
         if !figures.own.is_empty() {
             break;
         }
