@@ -30,7 +30,8 @@ pub(crate) struct Leases {
     table: Mutex<Table>,
     /// Notified of a claim whose first extension may come before the others'.
     pub(crate) new_claim: Notify,
-    /// Cancelled once this process has announced its presence lock, or that it has none.
+    /// Cancelled once a heartbeat has ended after this process announced its presence lock, or that
+    /// it has none.
     pub(crate) announced: CancellationToken,
 }
 

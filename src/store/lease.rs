@@ -109,8 +109,8 @@ impl Store {
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 
-    /// Returns which of these claims still stand, and those of these jobs that are requested to be
-    /// cancelled. One message: the server may be far, and its answer has to come soon.
+    /// Returns which claims are still there, and for which jobs there is a request to cancel. One
+    /// message: the server may be far, and its answer has to come soon.
     ///
     /// Not cancel safe, and after an error the connection is to be closed.
     pub(crate) async fn check_leases(

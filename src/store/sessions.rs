@@ -54,8 +54,8 @@ impl Store {
         read_sessions(rows.iter())
     }
 
-    /// Returns those of these sessions that live, and those of these jobs that are requested to be
-    /// cancelled. One message: the server may be far, and its answer has to come soon.
+    /// Returns which sessions live, and for which jobs there is a request to cancel. One message:
+    /// the server may be far, and its answer has to come soon.
     ///
     /// Not cancel safe, and after an error the connection is to be closed.
     pub(crate) async fn check_holds(
@@ -72,7 +72,7 @@ impl Store {
         Ok((read_sessions(sessions.into_iter())?, requests))
     }
 
-    /// The jobs of these that are requested to be cancelled, in rows of one column.
+    /// The query for jobs with a request to cancel, in rows of one column.
     pub(crate) fn cancel_requests_sql(&self, jobs: &[i64]) -> String {
         let jobs = array("int8", jobs);
         self.names.sql_with(

@@ -26,7 +26,7 @@ async fn attempts_of_long_jobs(hold: Hold) -> (Vec<u32>, Vec<String>) {
     }
     let errors = Errors::default();
     let run = handler(async |_, _| {
-        // Longer than a hold stands that is not seen alive.
+        // A hold that is not seen alive is lost sooner.
         tokio::time::sleep(Duration::from_secs(3)).await;
         Ok(json!(null))
     });
