@@ -251,7 +251,7 @@ impl PresenceKeeper<'_> {
             suspected = presence.suspected;
             if presence.held {
                 proof = Some(Certainty { proved: Some(begun), ..Certainty::default() });
-                // What other processes suspect is not safe before it is extended.
+                // A suspected claim is not safe before it is extended.
                 if !extend_all && suspected.is_empty() {
                     *certainty = proof.take().unwrap_or_default();
                 }
