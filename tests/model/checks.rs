@@ -11,6 +11,7 @@ use crate::operator::Request::{
     Cancel, Move, Redrive, RedriveParked, ReleaseNode, Retry, Skip, Unhalt,
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
+use crate::size::size;
 use crate::state::Faults;
 use crate::story::{strands, violates};
 
@@ -82,7 +83,7 @@ where
         strands(name, model);
         panic!("{name}: not everything ends: the story is above");
     }
-    if graph.states < 20_000 {
+    if graph.states < size(3_000, 20_000) {
         let checker = alike.clone().checker().spawn_bfs().join();
         assert_eq!(checker.unique_state_count(), graph.states, "both explore the same");
         assert!(checker.discoveries().is_empty());

@@ -1,4 +1,4 @@
-//! Everything ends: from every reachable state.
+//! The graph of all reachable states. Everything ends: from every one of them.
 //!
 //! Stateright's `eventually` misses a run that goes round in a circle, and here many do: a worker
 //! polls again, a lease is extended. So the graph is walked here. From every state, one in which
@@ -6,8 +6,7 @@
 //! has to help. Then a fair run, which takes in the end each step that stays possible, ends every
 //! job.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use stateright::Model;
 
@@ -75,69 +74,158 @@ impl Hasher for Mixer {
         // The length of an array.
     }
 
-    fn write_u64(&mut self, key: u64) {
-        self.mixed = key;
-    }
-
     fn finish(&self) -> u64 {
         (self.mixed ^ self.mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
     }
 }
 
+/// Returns the key of a state, which is not 0.
 fn key(s: &impl Hash) -> u64 {
     let mut hasher = Mixer::default();
     s.hash(&mut hasher);
     hasher.write_u8(hasher.count as u8);
     hasher.mix();
-    hasher.finish()
+    hasher.finish().max(1)
 }
 
-pub fn walk<M: Ends>(model: &M) -> Graph<M> {
-    let mut found: HashMap<u64, u32, BuildHasherDefault<Mixer>> = HashMap::default();
-    // For each state: whether all has ended, and the first state and action that led to it.
-    let mut goal = Vec::new();
-    let mut came_from: Vec<Option<(u32, M::Action)>> = Vec::new();
-    let mut into: Vec<Vec<u32>> = Vec::new();
+/// The numbers of states by their keys, in the order in which they were met. It does what a map
+/// does, in a part of the time in a build without optimisation.
+struct Numbers {
+    /// A key is at its own place or behind it. Free places have 0; they are half of all at least.
+    places: Vec<(u64, u32)>,
+    count: usize,
+}
+
+impl Numbers {
+    fn new() -> Self {
+        Self { places: vec![(0, 0); 1 << 10], count: 0 }
+    }
+
+    /// Returns where the key is, or where it is to be.
+    fn place_of(&self, key: u64) -> usize {
+        let last = self.places.len() - 1;
+        let mut place = key as usize & last;
+        while self.places[place].0 != key && self.places[place].0 != 0 {
+            place = (place + 1) & last;
+        }
+        place
+    }
+
+    /// Returns the number of a key, and whether it is a new one.
+    fn of(&mut self, key: u64) -> (u32, bool) {
+        let place = self.place_of(key);
+        if self.places[place].0 == key {
+            return (self.places[place].1, false);
+        }
+        let number = self.count as u32;
+        self.places[place] = (key, number);
+        self.count += 1;
+        if self.count * 2 > self.places.len() {
+            self.grow();
+        }
+        (number, true)
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![(0, 0); self.places.len() * 2];
+        for (key, number) in std::mem::replace(&mut self.places, larger) {
+            if key != 0 {
+                let place = self.place_of(key);
+                self.places[place] = (key, number);
+            }
+        }
+    }
+}
+
+/// A step from a state that was met to one that is perhaps new.
+struct Arrival<M: Model> {
+    from: u32,
+    action: M::Action,
+    to: u32,
+    is_new: bool,
+}
+
+/// The states that were met: for each the first state and action that led to it.
+struct Met<M: Model> {
+    came_from: Vec<Option<(u32, M::Action)>>,
+    depth: usize,
+}
+
+/// Visits the reachable states in the order of their depth, until `goes_on` says that it is enough.
+fn visit<M: Told<State: Hash>>(
+    model: &M,
+    mut goes_on: impl FnMut(Arrival<M>, &M::State) -> bool,
+) -> Met<M> {
+    let mut numbers = Numbers::new();
+    let mut met = Met { came_from: Vec::new(), depth: 0 };
     let mut frontier: Vec<(u32, M::State)> = Vec::new();
     for state in model.init_states() {
-        found.insert(key(&state), 0);
-        goal.push(model.ended(&state));
-        came_from.push(None);
-        into.push(Vec::new());
-        frontier.push((0, state));
+        frontier.push((numbers.of(key(&state)).0, state));
+        met.came_from.push(None);
     }
-    let mut depth = 0;
-    let mut violated = None;
-    let properties = model.properties();
     let mut actions = Vec::new();
     while !frontier.is_empty() {
-        depth += 1;
-        let mut next = Vec::new();
-        for (from, state) in frontier {
+        met.depth += 1;
+        for (from, state) in std::mem::take(&mut frontier) {
             actions.clear();
             model.actions(&state, &mut actions);
             for action in &actions {
-                let Some(after) = model.next_state(&state, *action) else { continue };
-                let number = goal.len() as u32;
-                let to = *found.entry(key(&after)).or_insert(number);
-                if to == number {
-                    let broken = properties.iter().find(|it| !(it.condition)(model, &after));
-                    violated = violated.or(broken.map(|it| it.name));
-                    goal.push(model.ended(&after));
-                    came_from.push(Some((from, *action)));
-                    into.push(Vec::new());
-                    next.push((to, after));
+                let action = *action;
+                let Some(after) = model.next_state(&state, action) else { continue };
+                let (to, is_new) = numbers.of(key(&after));
+                if is_new {
+                    met.came_from.push(Some((from, action)));
                 }
-                if model.is_ordinary(*action) {
-                    into[to as usize].push(from);
+                if !goes_on(Arrival { from, action, to, is_new }, &after) {
+                    return met;
+                }
+                if is_new {
+                    frontier.push((to, after));
                 }
             }
         }
-        frontier = next;
     }
+    met
+}
+
+/// Returns the shortest story that violates a promise.
+pub fn shortest<M: Told<State: Hash>>(model: &M, promise: &'static str) -> Option<Story<M>> {
+    let property = model.property(promise);
+    let mut last = None;
+    let met = visit(model, |arrival, after| {
+        if arrival.is_new && !(property.condition)(model, after) {
+            last = Some(arrival.to);
+        }
+        last.is_none()
+    });
+    last.map(|last| story(model, &met.came_from, last))
+}
+
+pub fn walk<M: Ends>(model: &M) -> Graph<M> {
+    // For each state: whether all has ended, and from which states it is come to.
+    let mut goal = Vec::new();
+    let mut into: Vec<Vec<u32>> = Vec::new();
+    for state in model.init_states() {
+        goal.push(model.ended(&state));
+        into.push(Vec::new());
+    }
+    let mut violated = None;
+    let properties = model.properties();
+    let met = visit(model, |Arrival { from, action, to, is_new }, after| {
+        if is_new {
+            let broken = properties.iter().find(|it| !(it.condition)(model, after));
+            violated = violated.or(broken.map(|it| it.name));
+            goal.push(model.ended(after));
+            into.push(Vec::new());
+        }
+        if model.is_ordinary(action) {
+            into[to as usize].push(from);
+        }
+        true
+    });
     let states = goal.len();
-    let stuck = stuck(goal, &into).map(|last| story(model, &came_from, last));
-    Graph { states, depth, violated, stuck }
+    let stuck = stuck(goal, &into).map(|last| story(model, &met.came_from, last));
+    Graph { states, depth: met.depth, violated, stuck }
 }
 
 /// Walks backwards from the states in which all has ended; returns the first state that this does
@@ -155,7 +243,7 @@ fn stuck(mut ends: Vec<bool>, into: &[Vec<u32>]) -> Option<u32> {
 }
 
 /// Returns the steps to a state.
-fn story<M: Ends>(model: &M, came_from: &[Option<(u32, M::Action)>], mut last: u32) -> Story<M> {
+fn story<M: Told>(model: &M, came_from: &[Option<(u32, M::Action)>], mut last: u32) -> Story<M> {
     let mut actions = Vec::new();
     while let Some((from, action)) = came_from[last as usize] {
         actions.push(action);

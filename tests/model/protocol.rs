@@ -293,13 +293,16 @@ impl Model for Protocol {
             if s.workers[w].handler {
                 actions.extend([
                     Action::Returns(w, RunResult::Success),
-                    Action::Returns(w, RunResult::Error),
-                    Action::Returns(w, RunResult::Snooze),
                     Action::SliceEnds(w),
-                    Action::FirstTx(w),
                     Action::DropHandler(w),
-                    Action::Kills(w),
                 ]);
+                let possible = [
+                    (self.may_fail, Action::Returns(w, RunResult::Error)),
+                    (self.max_snoozes > 0, Action::Returns(w, RunResult::Snooze)),
+                    (self.tx, Action::FirstTx(w)),
+                    (self.deadly.is_some(), Action::Kills(w)),
+                ];
+                actions.extend(possible.iter().filter(|(is, _)| *is).map(|(_, action)| action));
             }
             if s.workers[w].claim.is_some() {
                 actions.push(Action::Extend(w));
@@ -342,10 +345,12 @@ impl Model for Protocol {
         if cancels || self.out_of_attempts == OutOfAttempts::Park {
             actions.push(Action::Maintenance);
         }
-        if s.operator != OperatorStep::Idle {
+        if s.operator == OperatorStep::Idle {
+            let open = (0..self.requests.len()).filter(|it| s.requested & 1 << it == 0);
+            actions.extend(open.map(Action::Ask));
+        } else {
             actions.push(Action::CarryOut);
         }
-        actions.extend((0..self.requests.len()).map(Action::Ask));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {

@@ -1,12 +1,11 @@
 //! A counterexample, printed as a numbered list.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::hash::Hash;
 
-use stateright::{Checker, HasDiscoveries, Model, Path};
+use stateright::Model;
 
-use crate::ending::{Ends, walk};
+use crate::ending::{Ends, shortest, walk};
 use crate::protocol::{Action, Protocol};
 use crate::state::{JOBS, State, Step, each};
 
@@ -40,38 +39,8 @@ impl Told for Protocol {
     }
 }
 
-/// Finds the shortest story that violates this promise.
-pub fn shortest<M>(model: &M, promise: &'static str) -> Option<Vec<(M::State, M::Action)>>
-where
-    M: Model<State: Clone + PartialEq + Hash + Send + Sync + 'static>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    M::Action: Clone + PartialEq,
-{
-    let mut shortest = None;
-    let mut deep = usize::MAX;
-    loop {
-        let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
-        let checker = model.clone().checker().finish_when(found).target_max_depth(deep);
-        let Some(path) = checker.spawn_bfs().join().discovery(promise) else { break };
-        let steps = steps_to(path, model, promise);
-        deep = steps.len() + 1;
-        shortest = Some(steps);
-    }
-    shortest
-}
-
 /// Finds and prints the shortest story that violates this promise.
-pub fn violates<M>(name: &str, model: &M, promise: &'static str)
-where
-    M: Told<State: PartialEq + Hash + Send + Sync + 'static, Action: PartialEq>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-{
+pub fn violates<M: Told<State: Hash>>(name: &str, model: &M, promise: &'static str) {
     let steps =
         shortest(model, promise).unwrap_or_else(|| panic!("{name} does not break {promise}"));
     println!("{name} breaks {promise}:\n{}", model.tell(&steps));
@@ -81,18 +50,6 @@ where
 pub fn strands<M: Ends>(name: &str, model: &M) {
     let steps = walk(model).stuck.unwrap_or_else(|| panic!("{name} strands nothing"));
     println!("{name} lets something wait for ever:\n{}", model.tell(&steps));
-}
-
-/// Returns the steps of a path up to the first state that violates the promise; Stateright's path
-/// may be longer.
-fn steps_to<M: Model>(
-    path: Path<M::State, M::Action>,
-    model: &M,
-    promise: &'static str,
-) -> Vec<(M::State, M::Action)> {
-    let property = model.property(promise);
-    let fine = path.into_vec().into_iter().take_while(|(s, _)| (property.condition)(model, s));
-    fine.filter_map(|(state, action)| Some((state, action?))).collect()
 }
 
 fn say(before: &State, action: Action) -> String {

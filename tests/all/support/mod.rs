@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 pub use awake::AwakeInstant;
 pub(crate) use sample::sample;
-pub(crate) use size::size;
+pub(crate) use size::{long, size};
 
 /// How long an event may take to come: far more than it should, on a machine under load.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -236,7 +236,20 @@ where
         + for<'r> sqlx::Decode<'r, sqlx::Postgres>
         + sqlx::Type<sqlx::Postgres>,
 {
-    let mut looks = Looks::new(PATIENCE);
+    eventually_in(PATIENCE, pool, query, expected).await;
+}
+
+/// The same, for what may take as long.
+pub async fn eventually_in<T>(limit: Duration, pool: &PgPool, query: &'static str, expected: T)
+where
+    T: PartialEq
+        + std::fmt::Debug
+        + Send
+        + Unpin
+        + for<'r> sqlx::Decode<'r, sqlx::Postgres>
+        + sqlx::Type<sqlx::Postgres>,
+{
+    let mut looks = Looks::new(limit);
     loop {
         let value: T = sqlx::query_scalar(query).fetch_one(pool).await.unwrap();
         if value == expected {

@@ -1,12 +1,7 @@
 //! Configurations, each explored in full.
 
-use std::time::Instant;
-
-use stateright::{Checker, Model};
-
 use super::{Adoption, Job, Kind, Session};
-use crate::checks::is_deep;
-use crate::story::violates;
+use crate::checks::{explore, is_deep};
 
 pub const WORKER: Session = Session { slots: 1, receives: false };
 pub const RECEIVER: Session = Session { slots: 1, receives: true };
@@ -25,15 +20,8 @@ pub fn flags(kinds: &[Kind], jobs: &[Job], sessions: &[Session]) -> Adoption {
 /// Explores all states, with pages of one flag and of two.
 fn check(name: &str, model: &Adoption) {
     for page in [1, 2] {
-        let begun = Instant::now();
         let model = Adoption { page, ..model.clone() };
-        let checker = model.clone().checker().spawn_bfs().join();
-        if let Some((promise, _)) = checker.discoveries().into_iter().next() {
-            violates(name, &model, promise);
-            panic!("{name}: {promise} is violated: the story is above");
-        }
-        let (states, seconds) = (checker.unique_state_count(), begun.elapsed().as_secs_f64());
-        println!("{name}, pages of {page}: {states} states, {seconds:.1} s");
+        explore(&format!("{name}, pages of {page}"), &model, &model);
     }
 }
 

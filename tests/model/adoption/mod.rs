@@ -12,6 +12,7 @@ mod story;
 
 use stateright::{Model, Property};
 
+use crate::ending::Ends;
 use state::{Group, JobState, State, Step};
 
 pub const FAIR: &str = "P8 an idle group's due job is started by a claim with a free slot";
@@ -152,5 +153,16 @@ impl Model for Adoption {
             Property::always(FAIR, |_, s: &State| !s.unfair),
             Property::always(CONFINED, |_, s: &State| !s.unconfined),
         ]
+    }
+}
+
+impl Ends for Adoption {
+    /// Its promises are those of each state alone.
+    fn ended(&self, _: &State) -> bool {
+        true
+    }
+
+    fn is_ordinary(&self, _: Action) -> bool {
+        false
     }
 }

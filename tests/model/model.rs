@@ -31,6 +31,8 @@ mod properties;
 mod protocol;
 mod receiver;
 mod settle;
+#[path = "../all/support/size.rs"]
+mod size;
 mod state;
 mod step;
 mod story;
