@@ -10,7 +10,7 @@ use crate::job::error::NameError;
 use crate::job::name;
 use crate::job::new_job::{DATA_LIMIT, DATA_MOST, EnqueueSettings, NewJob};
 use crate::job::shard::ShardId;
-use crate::store::Store;
+use crate::store::{Release, Store};
 
 /// The calls of an application for one schema: enqueue, receive, read, explain. Cheap to clone;
 /// holds no connection. [`operator`](Self::operator) returns the calls that change things by hand.
@@ -202,6 +202,7 @@ impl Client {
     }
 
     async fn connection(&self, pool: &PgPool) -> Result<PoolConnection<Postgres>, MigrateError> {
+        Release::this();
         let schema = || self.schema().to_owned();
         let conn = pool.acquire().await;
         conn.map_err(|source| MigrateError::Database { schema: schema(), step: None, source })

@@ -10,13 +10,14 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::error::{BackgroundError, MigrateError};
 use crate::interleavings::support::scene::PATIENCE;
+use crate::interleavings::support::size::size;
 use crate::store::{Function, LATEST, Release, SchemaState, Step, Store};
 use crate::testing::TestDatabase;
 use crate::{ActiveJob, Client, Hold, JobError, JobHandler, NewJob, Processor, QueueOptions};
 
 /// Returns the release after this one, with `functions` in place of those of the same name.
 fn next(compatible_from: i64, functions: &[&str]) -> Release {
-    let mut release = Release::this();
+    let mut release = Release::this().clone();
     release.steps.push(Step {
         version: LATEST + 1,
         description: "of the future",
@@ -228,30 +229,31 @@ async fn programs_of_the_version_before_run_through_an_upgrade() {
         tokio::time::timeout(PATIENCE, all).await.expect("all jobs run");
     };
 
+    let some = size(10, 20);
+    let expected: Vec<u64> = (0..8 * some).chain(0..some).chain(0..some).collect();
     let before = holds().map(start);
-    enqueue(0..40).await;
+    enqueue(0..2 * some).await;
     let upgrade = async {
         let mut conn = pool.acquire().await.unwrap();
         Store::default_schema().migrate_to(&mut conn, &release).await.unwrap();
     };
-    tokio::join!(enqueue(40..120), upgrade);
-    enqueue(120..160).await;
+    tokio::join!(enqueue(2 * some..6 * some), upgrade);
+    enqueue(6 * some..8 * some).await;
     // The programs start again one after the other, as after a crash, on the newer schema.
     let mut after = Vec::new();
     for (hold, old) in holds().into_iter().zip(before) {
         old.shutdown(Duration::from_secs(5)).await;
         client.migrate(pool).await.expect("it can run on the next version");
         after.push(start(hold));
-        enqueue(0..20).await;
+        enqueue(0..some).await;
     }
-    ran_all(3 * 200).await;
+    ran_all(3 * expected.len()).await;
     for running in after {
         running.shutdown(Duration::from_secs(5)).await;
     }
     let of_this = "select count(*)::text from pg_proc where pronamespace = 'seriatim'::regnamespace \
                   and prosrc not like ' /* of the next version */%'";
     assert_eq!(text(&mut database.connect().await.unwrap(), of_this).await, "0");
-    let expected: Vec<u64> = (0..160).chain(0..20).chain(0..20).collect();
     for group in ["a", "b", "c"] {
         let ran = ran.lock().unwrap();
         let of_group: Vec<u64> =

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use sqlx::postgres::PgTransactionManager;
 use sqlx::types::Json;
@@ -77,9 +78,12 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// This crate's.
-    pub(crate) fn this() -> Self {
-        Self { steps: STEPS.to_vec(), functions: functions() }
+    /// Returns this crate's. The first call makes it, which takes a while: before a session is
+    /// taken that the host may end as idle.
+    pub(crate) fn this() -> &'static Self {
+        static THIS: LazyLock<Release> =
+            LazyLock::new(|| Release { steps: STEPS.to_vec(), functions: functions() });
+        &THIS
     }
 
     /// The functions, then the views, which call them.
@@ -126,7 +130,7 @@ struct Applied {
 impl Store {
     /// Applies what is missing. All in one transaction: it changes everything or nothing.
     pub(crate) async fn migrate(&self, conn: &mut PgConnection) -> Result<(), MigrateError> {
-        self.migrate_to(conn, &Release::this()).await
+        self.migrate_to(conn, Release::this()).await
     }
 
     /// [`migrate`](Self::migrate), as the crate of that release would.
@@ -232,7 +236,7 @@ impl Store {
     /// Whether [`migrate`](Self::migrate) would change nothing.
     pub(crate) async fn is_migrated(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
         let begin = self.begin(conn, BEGIN_READ);
-        let to_do = async |conn: &mut PgConnection| self.is_to_do(conn, &Release::this()).await;
+        let to_do = async |conn: &mut PgConnection| self.is_to_do(conn, Release::this()).await;
         self.in_transaction(conn, begin, to_do).await.map(|to_do| !to_do)
     }
 
@@ -244,11 +248,11 @@ impl Store {
         let release = Release::this();
         let begin = self.begin(conn, BEGIN_READ);
         let script = async |conn: &mut PgConnection| {
-            if !self.is_to_do(conn, &release).await? {
+            if !self.is_to_do(conn, release).await? {
                 return Ok(None);
             }
             let applied = self.applied(conn).await?;
-            Ok(Some(self.script(&self.begin(conn, BEGIN), &applied, &release)))
+            Ok(Some(self.script(&self.begin(conn, BEGIN), &applied, release)))
         };
         self.in_transaction(conn, begin, script).await
     }

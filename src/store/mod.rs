@@ -47,7 +47,7 @@ pub(crate) use enqueue::{check, check_call, refused};
 pub(crate) use fragments::{RESTART_GRACE, TIMELINE};
 pub(crate) use hold::{HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;
-pub(crate) use migrate::{LATEST, SchemaState};
+pub(crate) use migrate::{LATEST, Release, SchemaState};
 pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
 pub(crate) use presence::{HeartbeatQuery, Presence, ProcessorRow, ServedQueue};
@@ -72,4 +72,4 @@ pub(crate) use spans::{
 pub(crate) use store::Store;
 pub(crate) use work_connection::WorkConnection;
 #[cfg(test)]
-pub(crate) use {functions::Function, migrate::Release, migrate::Step};
+pub(crate) use {functions::Function, migrate::Step};

@@ -77,8 +77,7 @@ impl Scene {
             "select pg_get_functiondef(p.oid) from pg_proc p \
              where p.proname = '{function}' and p.pronamespace = 'seriatim'::regnamespace"
         );
-        let mut session = self.session().await;
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut session).await.unwrap()
+        self.text(&sql).await
     }
 
     /// Begins a claim in the background. It waits at the gate.

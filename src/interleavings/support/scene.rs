@@ -13,6 +13,21 @@ use crate::{QueueOptions, RetryPolicy};
 
 /// Limit of the wait for an event, on a machine under load.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The tables that scripts write to.
+const TABLES: [&str; 10] = [
+    "job",
+    "queue_group",
+    "queue",
+    "group_setting",
+    "batch",
+    "batch_end",
+    "batch_due",
+    "freed_slot",
+    "cancel_request",
+    "move_task",
+];
+
 /// A database with the script's own session on it.
 pub(crate) struct Scene {
     pub(crate) db: TestDatabase,
@@ -54,8 +69,27 @@ impl Scene {
         conn
     }
 
+    /// Deletes what a script has left, for the next one. No session may have rows locked.
+    pub(crate) async fn clear(&self) {
+        let deletes = TABLES.map(|table| format!("delete from seriatim.{table}; ")).concat();
+        let clear = format!("begin; set local lock_timeout = '5s'; {deletes}commit");
+        let mut me = self.me.lock().await;
+        sqlx::raw_sql(AssertSqlSafe(clear)).execute(&mut *me).await.unwrap();
+    }
+
+    /// Ends the sessions and drops the database. A server that finds a session as it drops a
+    /// database would look again 100 ms later.
     pub(crate) async fn end(self) {
-        self.me.into_inner().close().await.unwrap();
+        let mut me = self.me.into_inner();
+        let left = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+                    where datname = current_database() and usename = current_user \
+                    and pid <> pg_backend_pid() and backend_type = 'client backend'";
+        let deadline = Instant::now() + PATIENCE;
+        while number(&mut me, left).await > 0 && Instant::now() < deadline {
+            // The database has no event for this.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        me.close().await.unwrap();
         self.db.remove().await.unwrap();
     }
 
@@ -65,6 +99,11 @@ impl Scene {
 
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         number(&mut *self.me.lock().await, sql).await
+    }
+
+    pub(crate) async fn text(&self, sql: &str) -> String {
+        let mut me = self.me.lock().await;
+        sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut *me).await.unwrap()
     }
 
     pub(crate) async fn enqueue(&self, group: &str) -> i64 {
@@ -116,8 +155,7 @@ impl Scene {
         let sql = format!(
             "select seriatim.job_state(status, queue, group_id, id)::text from seriatim.job where id = {job}"
         );
-        let mut me = self.me.lock().await;
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *me).await.unwrap()
+        self.text(&sql).await
     }
 
     /// Returns whether a claim names the job, whatever queue the job is in.
