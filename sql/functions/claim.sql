@@ -346,6 +346,9 @@ begin
   perform {pin}, set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   claimed := {schema}.claim(terms, limits, behind, ungrouped_first);
+  -- The next transaction of the message may hold the first one.
+  perform set_config('seriatim.claimed',
+    coalesce((claimed.jobs[1]).id || ' ' || (claimed.jobs[1]).token, ''), false);
   if claimed.jobs <> '{}' then
     return query
       -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.

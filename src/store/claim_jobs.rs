@@ -18,7 +18,7 @@ use crate::job::disposition::Disposition;
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::fragments::PRIORITY_AGING;
-use crate::store::hold::{HeldJob, held_job};
+use crate::store::hold::{HeldJob, HoldReceipt, held_job, send_before_hold};
 use crate::store::literal::{id, name, time};
 use crate::store::session::{BEGIN, begin_short, no_limit_left};
 use crate::store::store::Store;
@@ -61,6 +61,8 @@ pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
     /// The jobs as their handlers need them, by id.
     pub(crate) known: HashMap<i64, HeldJob>,
+    /// Who holds the first of them, if it was to be held and is.
+    pub(crate) held: Option<HoldReceipt>,
     /// The owners of the claims that it took over: `worker` or `receiver`.
     pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
@@ -135,29 +137,29 @@ impl Store {
             rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *conn).await?;
             PgTransactionManager::commit(conn).await?;
         }
-        let Some((last, jobs)) = rows.split_last() else {
-            return Err(sqlx::Error::RowNotFound);
-        };
-        let end: ClaimEnd = match end_of(Some(last))? {
-            Some(text) => serde_json::from_str(&text).map_err(|e| sqlx::Error::Decode(e.into()))?,
-            None => ClaimEnd { more: true, ..ClaimEnd::default() },
-        };
-        let mut answer = ClaimAnswer {
-            more: end.more,
-            next: end.next.map(seconds),
-            read_for: seconds(end.reading),
-            unread: end.unread(),
-            limited: Some(end.limited == Some(true)),
-            found_at: ScanStart {
-                groups: end.groups_at,
-                flags: end.flags_at,
-                flags_id: end.flags_id.unwrap_or_default(),
-                ungrouped: end.ungrouped_at,
-            },
-            ..ClaimAnswer::default()
-        };
-        answer.read_jobs(jobs, options, end.claimed_at)?;
-        Ok(answer)
+        ClaimAnswer::read(&rows, options)
+    }
+
+    /// Claims jobs of a queue, and holds the first one in the transaction that is open then, also
+    /// if it brings none.
+    ///
+    /// Not cancel safe, as [`claim`](Self::claim). After an error the transaction is rolled back.
+    pub(crate) async fn claim_and_hold(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        bounds: ClaimBounds,
+        options: ClaimOptions,
+    ) -> Result<ClaimAnswer, sqlx::Error> {
+        let (call, then) = (self.claim_call(queue, bounds, options), self.commit_and_hold(conn));
+        // The begin, the claim, the commit; and perhaps a limit that is lifted.
+        let committed = 3 + usize::from(call.starts_with("set "));
+        let message = format!("{BEGIN}; {call}; {then}");
+        let mut rows = send_before_hold(conn, message, committed).await?;
+        // The hold's row comes last, unless it failed.
+        let held = rows.pop_if(|last| last.try_get_raw("answer").is_err());
+        let held = held.map(|row| HoldReceipt::read(&row)).transpose()?.flatten();
+        Ok(ClaimAnswer { held, ..ClaimAnswer::read(&rows, options)? })
     }
 
     fn claim_call(&self, queue: &str, bounds: ClaimBounds, options: ClaimOptions) -> String {
@@ -242,6 +244,33 @@ fn waits(
 }
 
 impl ClaimAnswer {
+    /// Reads the rows of a claim: its jobs, and how it ended.
+    fn read(rows: &[PgRow], options: ClaimOptions) -> Result<Self, sqlx::Error> {
+        let Some((last, jobs)) = rows.split_last() else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let end: ClaimEnd = match end_of(Some(last))? {
+            Some(text) => serde_json::from_str(&text).map_err(|e| sqlx::Error::Decode(e.into()))?,
+            None => ClaimEnd { more: true, ..ClaimEnd::default() },
+        };
+        let mut answer = Self {
+            more: end.more,
+            next: end.next.map(seconds),
+            read_for: seconds(end.reading),
+            unread: end.unread(),
+            limited: Some(end.limited == Some(true)),
+            found_at: ScanStart {
+                groups: end.groups_at,
+                flags: end.flags_at,
+                flags_id: end.flags_id.unwrap_or_default(),
+                ungrouped: end.ungrouped_at,
+            },
+            ..Self::default()
+        };
+        answer.read_jobs(jobs, options, end.claimed_at)?;
+        Ok(answer)
+    }
+
     /// Reads the claimed jobs: each head has a token, and its followers come behind it.
     fn read_jobs(
         &mut self,

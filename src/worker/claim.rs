@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use sqlx::PgConnection;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attempt::connection::SlotConnection;
@@ -35,7 +34,7 @@ const REACH: usize = 4;
 
 /// The findings of a claim of a worker.
 enum Looked {
-    Claimed(ClaimAnswer),
+    Claimed(Box<ClaimAnswer>),
     /// A recheck saw that nothing is due before `next`: there was no claim.
     Nothing {
         next: Option<Duration>,
@@ -62,6 +61,8 @@ impl Worker {
         let brought = claimed.jobs.len();
         let burst = state.busy || shows_burst(&claimed);
         self.start_claimed(state, &mut claimed, &mut reserved, asked_at);
+        // A stop may keep a job that is held from its start.
+        state.spare.retain(|conn| !conn.begun);
         let mut passed = self.take_back_ended(state);
         state.prefetch.release_urgent();
         passed |= state.end_claim(claimed.more && brought > 0);
@@ -196,11 +197,12 @@ impl Worker {
         }
     }
 
-    /// Claims; a recheck looks first.
+    /// Claims; a recheck looks first. A lone job is held on the connection that claims it, in the
+    /// same message.
     async fn look_and_claim(
         &self,
-        conn: &mut PgConnection,
-        look: bool,
+        conn: &mut SlotConnection,
+        (look, holds): (bool, bool),
         bounds: ClaimBounds,
         options: ClaimOptions,
     ) -> Result<Looked, sqlx::Error> {
@@ -214,7 +216,17 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
-        store.claim(conn, queue, bounds, options).await.map(Looked::Claimed)
+        if !holds {
+            let claimed = store.claim(conn, queue, bounds, options).await;
+            return claimed.map(Box::new).map(Looked::Claimed);
+        }
+        let asked_at = Instant::now();
+        conn.begun = true;
+        let claimed = store.claim_and_hold(conn, queue, bounds, options).await;
+        let job = claimed.as_ref().ok().and_then(|claimed| claimed.jobs.first());
+        let receipt = claimed.as_ref().ok().and_then(|claimed| claimed.held);
+        conn.set_preheld(job.map_or(0, |claim| claim.job), receipt, asked_at).await;
+        claimed.map(Box::new).map(Looked::Claimed)
     }
 
     /// Records the answer of a claim, or of the look instead of it.
@@ -228,7 +240,7 @@ impl Worker {
         let now = Instant::now();
         self.context.record_answer();
         let mut claimed = match looked {
-            Looked::Claimed(claimed) => claimed,
+            Looked::Claimed(claimed) => *claimed,
             Looked::Nothing { next } => {
                 self.vitals.record_claim(now, None);
                 return ClaimAnswer { next, ..ClaimAnswer::default() };
@@ -299,8 +311,10 @@ impl Worker {
         };
         // One that reads past much is left to the claim's cursor.
         let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
+        // Many jobs are held by their slots, side by side.
+        let holds = !self.leased() && !state.busy && conn.watched;
         let claimed = {
-            let claim = self.look_and_claim(&mut conn, look, bounds, options);
+            let claim = self.look_and_claim(&mut conn, (look, holds), bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
             let bounded = self.slots.bounded();
             let mut competes = bounded;
@@ -320,7 +334,8 @@ impl Worker {
         match claimed {
             Ok(Ok(looked)) => {
                 let claimed = self.record(state, &mut conn, looked, (bounds, asked_at));
-                state.spare.push(conn);
+                // One that could not be rolled back is lost.
+                state.spare.extend(Some(conn).filter(|conn| !conn.begun || conn.preheld.is_some()));
                 Ok(Some((claimed, asked_at)))
             }
             // The locked rows are free for others again. The next claim is soon.

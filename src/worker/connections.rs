@@ -67,10 +67,17 @@ impl WorkerState {
         claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
     }
 
-    /// Returns a connection for a job: if possible, one that has not claimed.
-    pub(crate) fn for_job(&mut self) -> Option<SlotConnection> {
-        let other = self.spare.iter().rposition(|conn| !conn.has_claimed);
-        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
+    /// Returns a connection for a job: the one that holds it, or if possible one that has not
+    /// claimed.
+    pub(crate) fn for_job(&mut self, job: i64) -> Option<SlotConnection> {
+        let holds = |conn: &SlotConnection| conn.preheld.map(|held| held.job == job);
+        let rank = |at: &usize| {
+            let conn = &self.spare[*at];
+            (holds(conn), !conn.has_claimed)
+        };
+        let free = (0..self.spare.len()).filter(|at| holds(&self.spare[*at]) != Some(false));
+        let best = free.max_by_key(rank)?;
+        Some(self.spare.swap_remove(best))
     }
 }
 

@@ -226,15 +226,10 @@ mod tests {
     fn read(ms: u64) -> ClaimAnswer {
         let at = Some(Utc::now());
         ClaimAnswer {
-            jobs: Vec::new(),
-            known: HashMap::new(),
-            taken_over: Vec::new(),
             more: true,
-            next: None,
             read_for: Duration::from_millis(ms),
             found_at: ScanStart { groups: at, flags: at, flags_id: 0, ungrouped: at },
-            unread: None,
-            limited: None,
+            ..ClaimAnswer::default()
         }
     }
 

@@ -92,9 +92,12 @@ impl Worker {
                 run.await;
                 (TurnEnd::Finished, None)
             });
-        } else if let Some(conn) = state.for_job() {
+        } else if let Some(conn) = state.for_job(waiting.run.claim.job) {
             let prefetch = Arc::clone(&state.prefetch);
             state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
+        } else {
+            // The connection of its claim was lost behind the claim.
+            state.prefetch.give_back(waiting);
         }
     }
 

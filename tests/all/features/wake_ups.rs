@@ -8,9 +8,10 @@ use seriatim::{Client, Hold, JobHandler, Processor, QueueOptions, Running};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::sleep;
 
+use crate::features::prefetch::FAILING_HOLDS;
 use crate::support::{
-    Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up, job_of,
-    queue, sample, started, value,
+    Errors, Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up,
+    job_of, nothing_remains, processor, queue, sample, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -303,4 +304,50 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
     // A heartbeat looks as well.
     let heartbeats = i64::try_from(begun.elapsed().as_millis() / 250).unwrap();
     assert!(looks <= jobs + 2 * slow + 5 + heartbeats, "{looks} looks, {slow} slow");
+}
+
+/// A claim of a lone job holds it in the same message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_fails_after_its_claim_costs_no_attempt() {
+    let [refused, killed] = FAILING_HOLDS;
+    let variants = [(refused, None), (killed, Some(2)), (refused, Some(2)), (killed, None)];
+    for (failing, shared) in sample(variants) {
+        let database = database().await;
+        let pool = database.pool();
+        let hold = format!(
+            "create sequence public.failed; \
+             alter function seriatim.hold_job_of_claim() rename to hold_of_its_own; \
+             create function seriatim.hold_job_of_claim() returns integer language plpgsql as $$ \
+             begin \
+               if current_setting('seriatim.claimed') <> '' and nextval('public.failed') <= 3 then \
+                 {failing}; \
+               end if; \
+               return seriatim.hold_of_its_own(); \
+             end $$"
+        );
+        by_hand(pool, hold).await;
+        let (log, errors) = (Log::default(), Errors::default());
+        let builder = errors.of(processor(&database, 6).await);
+        let builder = match shared {
+            Some(slots) => builder.slots(slots),
+            None => builder,
+        };
+        let running = started(builder.queue(queue("q"), logged(&log))).await;
+        let passed = "select last_value >= 6 and is_called from public.failed";
+        let begun = Instant::now();
+        let mut jobs = 0;
+        while !value::<bool>(pool, passed).await {
+            assert!(begun.elapsed() < PATIENCE, "claims do not hold jobs");
+            jobs += 1;
+            let job = job_of("q", &format!("g{jobs}"), jobs);
+            seriatim::enqueue(pool, job).await.unwrap();
+            log.wait_for(jobs).await;
+            drained(pool, "q").await;
+        }
+        let again = "select count(*) from seriatim.job where attempts <> 1 or history <> '[]'";
+        assert_eq!(value::<i64>(pool, again).await, 0, "{failing}");
+        assert_eq!(errors.but_slow_checks(), [""; 0], "{failing}, {shared:?}");
+        nothing_remains(pool).await;
+        running.shutdown(PATIENCE).await;
+    }
 }
