@@ -179,12 +179,12 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
         (0, "expires_at = now()", 0),
         (0, IGNORED, 0),
     ];
+    let mut scene = Scene::new().await;
+    let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
+    scene.options = scene.options.clone().ignore_before(since);
+    scene.jobs_per_turn = 4;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
     for (which, what, expected) in cases {
-        let mut scene = Scene::new().await;
-        let since = chrono::Utc::now() - chrono::TimeDelta::hours(1);
-        scene.options = scene.options.clone().ignore_before(since);
-        scene.jobs_per_turn = 4;
-        let (mut worker, mut other) = (scene.session().await, scene.session().await);
         let mut jobs = enqueue(&mut worker, &["g"; 6]).await;
         enqueue(&mut worker, &["h"; 3]).await;
         begin(&mut other).await;
@@ -204,8 +204,9 @@ async fn followers_end_before_the_first_job_that_may_not_follow() {
         assert_eq!((claim.job, &claim.followers[..]), (jobs[0], &jobs[1..=expected]), "{case}");
         assert_eq!(beside.followers.len(), 2, "{case}");
         commit(&mut other).await;
-        scene.end().await;
+        scene.clear().await;
     }
+    scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

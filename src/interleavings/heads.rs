@@ -85,9 +85,13 @@ async fn heads_show_a_job_adopted_before_or_after_the_lock() {
         }
         let heads = scene.read_heads(&mut worker, &turns).await;
         assert_eq!(heads.jobs, [Some(job)]);
-        scene.write(&mut worker, &heads).await;
+        let claims = scene.write(&mut worker, &heads).await;
+        scene.lease("g", 3600).await;
         assert!(!scene.is_stranded(job).await);
-        assert_eq!(scene.drain().await, [job]);
+        let [claim] = &claims[..] else { panic!("{claims:?}") };
+        assert_eq!(claim.job, job);
+        scene.run_job(&mut worker, claim).await;
+        assert_eq!(scene.drain().await, [0_i64; 0]);
         scene.end().await;
     }
 }
@@ -245,9 +249,9 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         (0, 1, 1, 1, false, true),
         (0, 1, 1, 2, true, false),
     ];
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
     for case @ (ready, flagged, ungrouped, slots, ungrouped_first, more) in cases {
-        let scene = Scene::new().await;
-        let mut worker = scene.session().await;
         for n in 0..ready {
             scene.enqueue(&format!("ready {n}")).await;
         }
@@ -271,8 +275,9 @@ async fn a_claim_that_fills_its_slots_says_whether_more_is_due() {
         let claim = claim.await.unwrap();
         assert_eq!(claim.jobs.len(), slots, "{case:?}");
         assert_eq!(claim.more, more, "{case:?}");
-        scene.end().await;
+        scene.clear().await;
     }
+    scene.end().await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::interleavings::support::scene::{PATIENCE, Scene};
 use crate::interleavings::support::session::{Q, begin, number, rollback, run};
+use crate::interleavings::support::size::size;
 use crate::job::disposition::Disposition;
 use crate::store::Claim;
 use crate::{Client, NewJob};
@@ -233,24 +234,29 @@ async fn other_keys_go_on(groups: usize, keys: usize, receives: bool) {
     scene.end().await;
 }
 
+/// Far more groups than a claim has slots.
+fn many() -> usize {
+    size(60, 300)
+}
+
 #[tokio::test]
 async fn a_locked_key_with_many_groups_delays_no_other_key() {
-    other_keys_go_on(300, 1, false).await;
+    other_keys_go_on(many(), 1, false).await;
 }
 
 #[tokio::test]
 async fn a_locked_key_with_many_groups_delays_no_receiver() {
-    other_keys_go_on(300, 1, true).await;
+    other_keys_go_on(many(), 1, true).await;
 }
 
 #[tokio::test]
 async fn many_locked_keys_delay_no_other_key() {
-    other_keys_go_on(300, 300, false).await;
+    other_keys_go_on(many(), many(), false).await;
 }
 
 #[tokio::test]
 async fn many_locked_keys_delay_no_receiver() {
-    other_keys_go_on(300, 300, true).await;
+    other_keys_go_on(many(), many(), true).await;
 }
 
 /// A receive of all groups wakes those that waited for the limit, though it gives back what it does

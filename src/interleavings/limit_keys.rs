@@ -4,6 +4,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::{Q, begin, commit, number, rollback, run};
+use crate::interleavings::support::size::size;
 use crate::interleavings::support::steps::{OPTIONS, bounds, failed, retried, succeeded};
 use crate::store::{Claim, HoldAnswer, gave_up_waiting};
 use crate::{Client, NewJob};
@@ -11,10 +12,14 @@ use crate::{Client, NewJob};
 /// A queue in which so many groups run at once for each key.
 async fn limited(per_key: i32) -> Scene {
     let scene = Scene::new().await;
+    limit(&scene, per_key).await;
+    scene
+}
+
+async fn limit(scene: &Scene, per_key: i32) {
     scene
         .run(&format!("insert into seriatim.queue (name, limit_per_key) values ('q', {per_key})"))
         .await;
-    scene
 }
 
 fn job(group: &str, key: &str) -> NewJob {
@@ -178,13 +183,14 @@ async fn groups_are_woken_in_the_order_in_which_they_came() {
 #[tokio::test]
 async fn a_woken_group_that_does_not_start_passes_its_slot_on() {
     for wrong in [true, false] {
+        let scene = Scene::new().await;
+        if wrong {
+            scene.rewrite("defer_turns", &[("freed is not null", "false")]).await;
+            scene.rewrite("start_turns", &[("freed <> '{}'", "false")]).await;
+        }
+        let mut conn = scene.session().await;
         for how in ["delete", "pause", "snooze", "rename"] {
-            let scene = limited(1).await;
-            if wrong {
-                scene.rewrite("defer_turns", &[("freed is not null", "false")]).await;
-                scene.rewrite("start_turns", &[("freed <> '{}'", "false")]).await;
-            }
-            let mut conn = scene.session().await;
+            limit(&scene, 1).await;
             let all = enqueue(&mut conn, &["a", "b", "c"]).await;
             let first = scene.claim_one(&mut conn).await;
             assert_eq!(gated(&scene).await, 2);
@@ -212,8 +218,9 @@ async fn a_woken_group_that_does_not_start_passes_its_slot_on() {
             }
             assert_eq!(ran, expected, "{how}, wrong: {wrong}");
             assert_eq!(gated(&scene).await, i64::from(wrong), "{how}");
-            scene.end().await;
+            scene.clear().await;
         }
+        scene.end().await;
     }
 }
 
@@ -240,9 +247,11 @@ async fn a_claim_of_a_worker_that_died_keeps_its_slot() {
 #[tokio::test]
 async fn every_end_of_a_claim_frees_its_slot() {
     let hour = std::time::Duration::from_hours(1);
+    let scene = Scene::new().await;
+    let mut conn = scene.session().await;
     for how in ["failed", "halted", "retried", "released", "exhausted"] {
-        let scene = limited(1).await;
-        let mut conn = scene.session().await;
+        scene.clear().await;
+        limit(&scene, 1).await;
         let all = enqueue(&mut conn, &["a", "b"]).await;
         let claim = scene.claim_one(&mut conn).await;
         match how {
@@ -251,7 +260,6 @@ async fn every_end_of_a_claim_frees_its_slot() {
                 assert_eq!(scene.release(&mut conn, &[claim]).await, 1);
                 assert_eq!((slots(&scene).await, gated(&scene).await), (1, 1));
                 assert_eq!(run_all(&scene, &mut conn).await, all);
-                scene.end().await;
                 continue;
             }
             "exhausted" => {
@@ -284,8 +292,8 @@ async fn every_end_of_a_claim_frees_its_slot() {
             }
         }
         assert_eq!(run_all(&scene, &mut conn).await, all[1..], "{how}");
-        scene.end().await;
     }
+    scene.end().await;
 }
 
 #[tokio::test]
@@ -471,7 +479,7 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
     let scene = std::sync::Arc::new(limited(2).await);
     let mut conn = scene.session().await;
     let client = Client::default().notify(false);
-    for n in 0..120 {
+    for n in 0..size(60, 120) {
         let (group, key) = (format!("g{}", n % 30), format!("t{}", n % 3));
         client.enqueue(&mut conn, job(&group, &key)).await.unwrap();
     }

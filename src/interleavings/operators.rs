@@ -10,7 +10,7 @@ use sqlx::error::DatabaseError;
 use crate::Client;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, number, pid, run};
+use crate::interleavings::support::session::{begin, commit, number, pid, rollback, run};
 use crate::interleavings::support::steps::failed;
 use crate::store::{HoldAnswer, in_tx};
 
@@ -91,9 +91,11 @@ async fn is_broken(scene: &Scene, job: i64) -> bool {
 
 #[tokio::test]
 async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
     for Request { sql, locks: (locks, asks), looks: (looks, by, other) } in REQUESTS {
         for wrong in [true, false] {
-            let scene = Scene::new().await;
+            let functions = [scene.definition(locks).await, scene.definition(looks).await];
             let job = scene.enqueue("g").await;
             if asks.contains("moved_from is not null") {
                 // A dead letter that waits in this queue.
@@ -109,7 +111,6 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
             };
             scene.rewrite(locks, &[(asks, &gate)]).await;
             let operator = scene.at_gate(sql.replace("$job", &job.to_string())).await;
-            let mut worker = scene.session().await;
             let claim = scene.claim_one(&mut worker).await;
             scene.open_gate().await;
             let (changed, _) = operator.await.unwrap();
@@ -122,31 +123,34 @@ async fn a_job_that_was_claimed_before_it_was_locked_is_left_to_its_claim() {
                 scene.run_job(&mut worker, &claim).await;
                 assert_eq!(scene.status(job).await, "succeeded", "{sql}");
             }
-            scene.end().await;
+            for function in &functions {
+                scene.run(function).await;
+            }
+            scene.clear().await;
         }
     }
+    scene.end().await;
 }
 
 /// Above READ COMMITTED the second look has the first one's snapshot, which hides the claim.
 #[tokio::test]
 async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
-    for Request { sql, locks: (_, asks), .. } in REQUESTS {
-        for level in ["repeatable read", "serializable"] {
-            for wrong in [true, false] {
-                let scene = Scene::new().await;
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        if wrong {
+            // Wrong: it acts at any isolation level.
+            let (asks, wrong) = ("select current", "select true or current");
+            scene.rewrite("is_read_committed", &[(asks, wrong)]).await;
+        }
+        let (mut operator, mut worker) = (scene.session().await, scene.session().await);
+        for Request { sql, locks: (_, asks), .. } in REQUESTS {
+            for level in ["repeatable read", "serializable"] {
                 let job = scene.enqueue("g").await;
                 if asks.contains("moved_from is not null") {
                     scene.run(&format!("update seriatim.job set moved_from = '{OTHER}'")).await;
                 }
-                if wrong {
-                    // Wrong: it acts at any isolation level.
-                    let (asks, wrong) = ("select current", "select true or current");
-                    scene.rewrite("is_read_committed", &[(asks, wrong)]).await;
-                }
-                let mut operator = scene.session().await;
                 run(&mut operator, &format!("begin isolation level {level}")).await;
                 assert_eq!(number(&mut operator, "select count(*) from seriatim.job").await, 1);
-                let mut worker = scene.session().await;
                 let claim = scene.claim_one(&mut worker).await;
                 let request = sql.replace("$job", &job.to_string());
                 if wrong {
@@ -158,6 +162,7 @@ async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
                     assert_eq!(number(&mut operator, &request).await, 0);
                     run(&mut operator, "commit").await;
                     assert!(scene.hold(&mut worker, &claim).await.cancel_requested);
+                    rollback(&mut worker).await;
                 } else {
                     let refused =
                         sqlx::raw_sql(AssertSqlSafe(request)).execute(&mut operator).await;
@@ -168,9 +173,10 @@ async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
                     scene.run_job(&mut worker, &claim).await;
                     assert_eq!(scene.status(job).await, "succeeded", "{sql}");
                 }
-                scene.end().await;
+                scene.clear().await;
             }
         }
+        scene.end().await;
     }
 }
 
@@ -178,8 +184,10 @@ async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
 /// groups alone, and would wait for it.
 #[tokio::test]
 async fn a_request_that_finds_a_claim_keeps_no_lock() {
+    let scene = Scene::new().await;
+    let mut worker = scene.session().await;
     for Request { sql, locks: (locks, asks), .. } in REQUESTS {
-        let scene = Scene::new().await;
+        let function = scene.definition(locks).await;
         let job = scene.enqueue("g").await;
         if asks.contains("moved_from is not null") {
             scene.run(&format!("update seriatim.job set moved_from = '{OTHER}'")).await;
@@ -187,7 +195,6 @@ async fn a_request_that_finds_a_claim_keeps_no_lock() {
         scene.close_gate().await;
         scene.rewrite(locks, &[(asks, &format!("{asks} and public.pass_gate()"))]).await;
         let operator = scene.at_gate(sql.replace("$job", &job.to_string())).await;
-        let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
         scene.open_gate().await;
         let (changed, mut open) = operator.await.unwrap();
@@ -196,8 +203,11 @@ async fn a_request_that_finds_a_claim_keeps_no_lock() {
         assert_eq!(number(&mut open, &sql.replace("$job", &job.to_string())).await, 0, "{sql}");
         scene.run_job(&mut worker, &claim).await;
         assert_eq!(scene.status(job).await, "succeeded", "{sql}");
-        scene.end().await;
+        rollback(&mut open).await;
+        scene.run(&function).await;
+        scene.clear().await;
     }
+    scene.end().await;
 }
 
 /// The job of the request that a claim overtook is cancelled by its worker.

@@ -40,6 +40,7 @@ async fn a_rest_waits_for_no_lock_of_its_own_job() {
         let claim = scene.claim_one(&mut worker).await;
         let held = scene.hold(&mut worker, &claim).await;
         if wrong {
+            run(&mut side, "set lock_timeout = '200ms'").await;
             let waits = sqlx::query(REST_THE_ROW).execute(&mut side).await.unwrap_err();
             let code = waits.as_database_error().and_then(|error| error.code().map(String::from));
             assert_eq!(code.as_deref(), Some("55P03"), "{waits}");

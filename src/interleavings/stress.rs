@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::interleavings::support::oracle::Oracle;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::number;
+use crate::interleavings::support::size::size;
 use crate::interleavings::support::stress::Stress;
 use crate::interleavings::support::{producers, workers};
 use crate::store::{Acting, Store};
@@ -150,7 +151,7 @@ async fn drain(stress: &Stress) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_job_overlaps_overtakes_or_is_lost_at_random() {
-    let (violations, waits) = stress(6, 20, 40).await;
+    let (violations, waits) = stress(size(2, 6), 20, 40).await;
     assert!(violations.is_empty(), "{violations:#?}");
     let wrong: Vec<_> = waits.keys().filter(|wait| !is_harmless(wait)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -1,6 +1,9 @@
 //! Strict visibility: the end of a claim beside calls of its receiver in open transactions.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::sleep;
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::{Q, begin, commit, enqueue, number, rollback, run};
@@ -33,32 +36,36 @@ async fn answer(conn: &mut PgConnection, call: &str) -> String {
 async fn is_over(scene: &Scene) {
     let over = "select count(*) from seriatim.queue_group where ready_at <= clock_timestamp()";
     while scene.number(over).await == 0 {
-        tokio::task::yield_now().await;
+        sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// An ack that locks the group in time, and whose transaction ends late.
+async fn acks_before_the_end(commits: bool) {
+    let scene = strict().await;
+    let (mut receiver, mut other) = (scene.session().await, scene.session().await);
+    enqueue(&mut other, &["g"]).await;
+    let receipts = receive(&mut receiver, VISIBILITY).await;
+    begin(&mut receiver).await;
+    assert_eq!(answer(&mut receiver, &format!("ack('{}')", receipts[0])).await, "done");
+    is_over(&scene).await;
+    assert!(receive(&mut other, VISIBILITY).await.is_empty(), "the group is locked");
+    if commits {
+        commit(&mut receiver).await;
+        assert!(receive(&mut other, VISIBILITY).await.is_empty());
+    } else {
+        rollback(&mut receiver).await;
+        assert_eq!(receive(&mut other, VISIBILITY).await.len(), 1, "at once");
+        let late = answer(&mut receiver, &format!("ack('{}')", receipts[0])).await;
+        assert_eq!(late, "stale");
+    }
+    scene.end().await;
 }
 
 #[tokio::test]
 async fn an_ack_that_has_locked_the_group_before_the_end_counts() {
-    for commits in [true, false] {
-        let scene = strict().await;
-        let (mut receiver, mut other) = (scene.session().await, scene.session().await);
-        enqueue(&mut other, &["g"]).await;
-        let receipts = receive(&mut receiver, VISIBILITY).await;
-        begin(&mut receiver).await;
-        assert_eq!(answer(&mut receiver, &format!("ack('{}')", receipts[0])).await, "done");
-        is_over(&scene).await;
-        assert!(receive(&mut other, VISIBILITY).await.is_empty(), "the group is locked");
-        if commits {
-            commit(&mut receiver).await;
-            assert!(receive(&mut other, VISIBILITY).await.is_empty());
-        } else {
-            rollback(&mut receiver).await;
-            assert_eq!(receive(&mut other, VISIBILITY).await.len(), 1, "at once");
-            let late = answer(&mut receiver, &format!("ack('{}')", receipts[0])).await;
-            assert_eq!(late, "stale");
-        }
-        scene.end().await;
-    }
+    // Both at once, as each waits for its end.
+    futures::future::join_all([true, false].map(acks_before_the_end)).await;
 }
 
 #[tokio::test]
@@ -85,11 +92,11 @@ async fn a_call_after_the_end_is_stale_though_its_transaction_began_before() {
         let scene = strict().await;
         let (mut receiver, mut other) = (scene.session().await, scene.session().await);
         enqueue(&mut other, &["g"]).await;
-        let receipts = receive(&mut receiver, "2 s").await;
+        let receipts = receive(&mut receiver, "1 h").await;
         let call = call.replace('$', &format!("'{}'", receipts[0]));
         begin(&mut receiver).await;
         run(&mut receiver, "select now()").await;
-        is_over(&scene).await;
+        scene.lease("g", 0).await;
         let wrong = "select count(*) from seriatim.queue_group where ready_at > now()";
         assert_eq!(number(&mut receiver, wrong).await, 1);
         assert_eq!(answer(&mut receiver, &call).await, "stale", "nobody has received it again");
@@ -134,6 +141,7 @@ async fn a_claim_that_is_put_off_stays_over() {
     let off = "select count(*) from seriatim.queue_group where rechecks > 5 and ready_at > clock_timestamp() + interval '1 s'";
     while scene.number(off).await == 0 {
         assert!(receive(&mut other, VISIBILITY).await.is_empty());
+        sleep(Duration::from_millis(5)).await;
     }
     rollback(&mut locker).await;
     assert_eq!(answer(&mut receiver, &format!("ack('{}')", receipts[0])).await, "stale");

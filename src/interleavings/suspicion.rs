@@ -200,9 +200,9 @@ async fn a_take_over_of_an_expired_job_keeps_the_lost_attempt() {
 /// noticed it.
 #[tokio::test]
 async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
+    let scene = Scene::new().await;
+    let (mut worker, mut other) = (scene.session().await, scene.session().await);
     for (group, receives) in [(true, false), (false, false), (true, true), (false, true)] {
-        let scene = Scene::new().await;
-        let (mut worker, mut other) = (scene.session().await, scene.session().await);
         let job = crate::NewJob::new(Q, &1);
         let job = if group { job.group("g") } else { job };
         crate::enqueue(&mut worker, job).await.unwrap();
@@ -235,6 +235,7 @@ async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
         assert!((15_000..30_000).contains(&due_in), "{due_in}");
         scene.started_at("2000-01-01").await;
         assert_eq!(claims().await, 1);
-        scene.end().await;
+        scene.clear().await;
     }
+    scene.end().await;
 }

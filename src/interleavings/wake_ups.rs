@@ -35,9 +35,9 @@ async fn a_worker_polls_again_once_its_listener_listens() {
 /// A look reads eight flags, and jobs that run keep theirs.
 #[tokio::test]
 async fn a_look_beside_running_jobs_sees_a_new_one() {
+    let scene = Scene::new().await;
+    let mut conn = scene.session().await;
     for running in [1, 7, 8, 20] {
-        let scene = Scene::new().await;
-        let mut conn = scene.session().await;
         for n in 0..running {
             scene.enqueue(&format!("g{n}")).await;
         }
@@ -48,6 +48,7 @@ async fn a_look_beside_running_jobs_sees_a_new_one() {
         scene.enqueue("new").await;
         let due_in = scene.store.due_in(&mut conn, Q).await.unwrap();
         assert_eq!(due_in, Some(Duration::ZERO), "beside {running}");
-        scene.end().await;
+        scene.clear().await;
     }
+    scene.end().await;
 }

@@ -153,15 +153,18 @@ mod tests {
         hours: i64,
     ) -> Vec<DateTime<Utc>> {
         let minutes = |by: i64| (-by * 60..=by * 60).map(TimeDelta::minutes);
-        let clock: Vec<_> = minutes(hours + 6).map(|by| change + by).collect();
-        let shows = |time: &DateTime<Utc>| time.with_timezone(&zone).naive_local();
+        let local_at = |time: DateTime<Utc>| time.with_timezone(&zone).naive_local();
+        let shown = local_at(change);
+        let clock: Vec<_> =
+            minutes(hours + 6).map(|by| change + by).map(|time| (time, local_at(time))).collect();
         let mut comes: Vec<_> = minutes(hours + 3)
-            .map(|by| shows(&change) + by)
+            .map(|by| shown + by)
             .filter(|local| of_day(local.time()))
             .filter_map(|local| {
-                let exactly = clock.iter().find(|time| shows(time) == local);
-                exactly.or_else(|| clock.iter().find(|time| shows(time) > local)).copied()
+                let exactly = clock.iter().find(|(_, shown)| *shown == local);
+                exactly.or_else(|| clock.iter().find(|(_, shown)| *shown > local))
             })
+            .map(|(time, _)| *time)
             .filter(|time| (*time - change).abs() <= TimeDelta::hours(hours))
             .filter(|time| *time > change - TimeDelta::hours(hours))
             .collect();

@@ -6,6 +6,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use seriatim::testing::Server;
+
+use crate::support::size;
 
 /// Names that need care, as they stand in the stream of `git fast-import`.
 const ODD_NAMES: [&str; 7] = [
@@ -18,6 +23,19 @@ const ODD_NAMES: [&str; 7] = [
     r#""-dash""#,
 ];
 
+/// The URL of a server for all examples: each would start one of its own, which takes seconds. It
+/// is not that of the tests, as an example drops the databases of processes that it does not know.
+fn server() -> &'static str {
+    static SERVER: OnceLock<(Server, String)> = OnceLock::new();
+    let start = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let server = runtime.block_on(Server::start()).unwrap();
+        let url = server.url();
+        (server, url)
+    };
+    &SERVER.get_or_init(start).1
+}
+
 /// cargo builds the examples before it runs the tests, beside their folder.
 fn example(name: &str) -> Command {
     let tests = std::env::current_exe().unwrap();
@@ -25,6 +43,9 @@ fn example(name: &str) -> Command {
     assert!(example.exists(), "no {}: cargo build --example {name}", example.display());
     let mut example = Command::new(example);
     example.stdin(Stdio::null());
+    if std::env::var_os("DATABASE_URL").is_none() {
+        example.env("DATABASE_URL", server());
+    }
     example
 }
 
@@ -84,7 +105,7 @@ fn new_repository() -> tempfile::TempDir {
     folder
 }
 
-/// The text that is fed to `git fast-import`: 60 commits with merges, renames, deletions, symbolic
+/// The text that is fed to `git fast-import`: commits with merges, renames, deletions, symbolic
 /// links, changes of the type and the mode, a submodule, and names of every kind.
 fn odd_history() -> String {
     let long = format!("{}/end", ["long"; 60].join("/") + &"x".repeat(240));
@@ -94,7 +115,7 @@ fn odd_history() -> String {
     names.extend((0..4).map(|n| format!("plain/{n}")));
     let mut text = Vec::new();
     let blob = |content: String| format!("data {}\n{content}\n", content.len());
-    for n in 1..=60 {
+    for n in 1..=size(15, 60) {
         let who = format!("committer T <t@example.org> {} +0000\n", 1_700_000_000 + n);
         let merge = n % 7 == 0;
         if merge {

@@ -8,7 +8,7 @@ use seriatim::{Hold, JobStatus, Processor};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::network::{Network, Weather};
-use crate::support::{Errors, database, ended, enqueue, handler, queue, started};
+use crate::support::{Errors, database, ended, enqueue, handler, queue, sample, started};
 
 /// There, and back.
 const DELAY: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ async fn attempts_of_long_jobs(hold: Hold) -> (Vec<u32>, Vec<String>) {
 /// Up to three times: a late machine leaves a check less time than the network needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_jobs_of_a_far_server_succeed_at_their_first_attempt() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+    for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
         let mut seen = Vec::new();
         for _ in 0..3 {
             let (attempts, errors) = attempts_of_long_jobs(hold).await;

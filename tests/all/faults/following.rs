@@ -9,10 +9,11 @@ use seriatim::{Client, Hold, JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
+use crate::faults::second_server::{second_server, with_standby};
 use crate::support::standby::Pair;
 use crate::support::{
     AwakeInstant, Errors, Gate, Log, by_hand, drained, ended, enqueue, eventually, handler_with,
-    job_of, jobs_where, queue, sample, until_caught_up, value,
+    job_of, jobs_where, queue, sample, size, until_caught_up, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -66,7 +67,8 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
         let running = worker(&pool, hold, &log, &gate, &errors);
         let held = enqueue(&pool, "q", "long", "long").await;
         log.wait_for(1).await;
-        produce(&pool, 0, 2_000).await;
+        let jobs = size(1_000, 2_000);
+        produce(&pool, 0, jobs).await;
         log.wait_for(200).await;
         // In use by the application over the failover.
         let kept = pool.acquire().await.unwrap();
@@ -85,12 +87,12 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
         // The application's own statements too.
         drop(kept);
         for _ in 0..8 {
-            produce(&pool, 2_000, 2_020).await;
+            produce(&pool, jobs, jobs + 20).await;
         }
         gate.pass(2);
         drained(&new, "q").await;
         assert_eq!(ended(&new, held).await.status, JobStatus::Succeeded);
-        assert_eq!(jobs_where(&new, "status = 'succeeded'").await, 2_162);
+        assert_eq!(jobs_where(&new, "status = 'succeeded'").await, jobs + 162);
         assert_eq!(value::<i64>(&new, OUT_OF_ORDER).await, 0);
         running.shutdown(Duration::from_secs(5)).await;
         pool.close().await;
@@ -151,8 +153,8 @@ async fn a_primary_that_was_left_behind_is_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn standbys_alone_are_refused_with_each_hosts_reason() {
-    let Some(pair) = Pair::new().await else { return };
-    let standby = pair.standby_url().parse().unwrap();
+    let Some((_, standby)) = with_standby().await else { return };
+    let standby = standby.url().parse().unwrap();
     let nobody = "postgres://postgres@127.0.0.1:1/postgres".parse().unwrap();
     let options = PgPoolOptions::new().acquire_timeout(Duration::from_millis(500));
     let refused = Follow::new(standby).host(nobody).connect(options).await.unwrap_err();
@@ -165,7 +167,7 @@ async fn standbys_alone_are_refused_with_each_hosts_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_of_two_clusters_are_refused() {
     let one = seriatim::testing::Server::shared().await.unwrap();
-    let other = seriatim::testing::Server::start().await.unwrap();
+    let other = second_server().await;
     let options = |url: String| url.parse().unwrap();
     let follow = Follow::new(options(one.url())).host(options(other.url()));
     let refused = follow.connect(PgPoolOptions::new()).await.unwrap_err();

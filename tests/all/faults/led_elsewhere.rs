@@ -10,11 +10,12 @@ use seriatim::{Client, FailureKind, Hold, JobStatus, NewJob, Processor, RetryPol
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 
+use crate::faults::second_server::{second_server, with_standby};
 use crate::support::network::{Network, Weather};
-use crate::support::standby::standby_of;
 use crate::support::{
     AwakeInstant, Errors, Gate, Log, PATIENCE, STARTED, by_hand, database, drained, ended, enqueue,
-    eventually, handler_with, held_up, jobs_where, queue, sample, started, until_jobs, value,
+    eventually, handler_with, held_up, jobs_where, queue, sample, size, started, until_caught_up,
+    until_jobs, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -39,7 +40,8 @@ fn worker(pool: &PgPool, hold: Hold, log: &Log, gate: &Gate, errors: &Errors) ->
 /// the old one's sessions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
+    let several_checks = Duration::from_millis(size(1_500, 2_000));
     for hold in sample(HOLDS) {
         let old = TestDatabase::create_on(&servers.0).await.unwrap();
         let new = TestDatabase::create_on(&servers.1).await.unwrap();
@@ -54,19 +56,19 @@ async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
             let second = enqueue(new.pool(), "q", "g", "long").await;
             log.wait_for(2).await;
             // Several checks of the holds, which must not find anything.
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(several_checks).await;
             gate.pass(2);
             assert_eq!(ended(new.pool(), second).await.attempts, 1);
         } else {
             // The presence stays where its leases are.
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(several_checks).await;
             gate.pass(1);
         }
         assert_eq!(ended(old.pool(), first).await.attempts, 1);
         let third = enqueue(new.pool(), "q", "h", "long").await;
         log.wait("it runs", |said| said.len() >= if hold == Hold::Transaction { 3 } else { 2 })
             .await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(several_checks).await;
         gate.pass(1);
         assert_eq!(ended(new.pool(), third).await.attempts, 1);
         let present = "select count(*) from seriatim.processor where presence_key is not null";
@@ -81,10 +83,11 @@ async fn a_pool_that_is_led_elsewhere_drops_no_handler() {
 /// claimed on the new server are not held on the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
     let old = TestDatabase::create_on(&servers.0).await.unwrap();
     let new = TestDatabase::create_on(&servers.1).await.unwrap();
-    for (database, jobs) in [(&old, 4_000), (&new, 1_000)] {
+    let on_new = size(300, 1_000);
+    for (database, jobs) in [(&old, size(2_000, 4_000)), (&new, on_new)] {
         let jobs = (0..jobs).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 50)));
         Client::default().enqueue_many(database.pool(), jobs).await.unwrap();
     }
@@ -97,7 +100,7 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
     });
     let builder = errors.of(Processor::builder(pool.clone()));
     let running = started(builder.queue(queue("q").concurrency(4), run)).await;
-    log.wait_for(200).await;
+    log.wait_for(size(100, 200)).await;
     pool.set_connect_options(new.url().parse().unwrap());
     drained(new.pool(), "q").await;
     running.shutdown(Duration::from_secs(5)).await;
@@ -107,7 +110,7 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
     .fetch_one(new.pool())
     .await
     .unwrap();
-    assert_eq!(ran, (1_000, 1_000), "{:?}", errors.0.entries());
+    assert_eq!(ran, (on_new, on_new), "{:?}", errors.0.entries());
     let left: (i64, i64) = sqlx::query_as(
         "select count(*), coalesce(sum(attempts - attempts_forgiven), 0)::int8 from seriatim.job where status = 'queued'",
     )
@@ -123,10 +126,11 @@ async fn a_busy_pool_that_is_led_elsewhere_costs_no_attempt() {
 /// that were prefetched on the new server are released there.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetched_jobs_are_released_where_they_were_claimed() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
     let old = TestDatabase::create_on(&servers.0).await.unwrap();
     let new = TestDatabase::create_on(&servers.1).await.unwrap();
-    let jobs = (0..1_000).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 100)));
+    let all = size(400, 1_000);
+    let jobs = (0..all).map(|n| NewJob::new("q", &n).group(format!("g{}", n % 100)));
     Client::default().enqueue_many(new.pool(), jobs).await.unwrap();
     let mut released = PgListener::connect_with(new.pool()).await.unwrap();
     released.listen("seriatim.wake").await.unwrap();
@@ -146,14 +150,15 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
     log.wait_for(1).await;
     pool.set_connect_options(new.url().parse().unwrap());
     // Then all slots wait, and prefetched jobs for a slot.
-    gate.pass(500);
+    gate.pass(all / 2);
     let release = tokio::time::timeout(PATIENCE, released.recv()).await;
     assert!(release.is_ok(), "no prefetched job was released");
     until_jobs(new.pool(), STARTED, 4).await;
 
-    gate.pass(1_000);
+    gate.pass(all);
     drained(new.pool(), "q").await;
-    assert_eq!(jobs_where(new.pool(), "attempts = 1").await, 1_000);
+    let once = jobs_where(new.pool(), "attempts = 1").await;
+    assert_eq!(usize::try_from(once), Ok(all));
     kept_gate.pass(1);
     assert_eq!(ended(old.pool(), kept).await.attempts, 1);
     assert_eq!(errors.but_slow_checks(), [""; 0]);
@@ -163,7 +168,7 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
 /// The application may give connections back that it got before the pool was led elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_connection_that_comes_back_to_the_pool_costs_no_attempt() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
     let old = TestDatabase::create_on(&servers.0).await.unwrap();
     let new = TestDatabase::create_on(&servers.1).await.unwrap();
     let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
@@ -196,7 +201,7 @@ async fn an_old_connection_that_comes_back_to_the_pool_costs_no_attempt() {
 /// As when a standby is promoted some time after a password was changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_leads_on_after_a_change_of_options_is_followed() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
     let old = TestDatabase::create_on(&servers.0).await.unwrap();
     // The other server has the database by the same name.
     let other = TestDatabase::create_on(&servers.1).await.unwrap();
@@ -231,7 +236,7 @@ async fn an_address_that_leads_on_after_a_change_of_options_is_followed() {
 /// is written on another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_outcome_is_recorded_where_the_job_was_claimed() {
-    let servers = (Server::shared().await.unwrap(), Server::start().await.unwrap());
+    let servers = (Server::shared().await.unwrap(), second_server().await);
     let old = TestDatabase::create_on(&servers.0).await.unwrap();
     let new = TestDatabase::create_on(&servers.1).await.unwrap();
     let (log, errors) = (Log::default(), Errors::default());
@@ -241,7 +246,7 @@ async fn a_late_outcome_is_recorded_where_the_job_was_claimed() {
         sqlx::query("select pg_sleep(60)").execute(job.tx().await?).await?;
         Ok(json!(null))
     });
-    let options = queue("q").timeout(Duration::from_secs(5)).retry(RetryPolicy::new(1));
+    let options = queue("q").timeout(Duration::from_secs(size(2, 5))).retry(RetryPolicy::new(1));
     let builder = errors.of(Processor::builder(pool.clone()));
     let running = started(builder.queue(options, run)).await;
     let id = enqueue(old.pool(), "q", "g", "late").await;
@@ -281,10 +286,10 @@ async fn new_options_for_the_same_server_interrupt_nothing() {
 /// The network leads to a standby, and back, and ends no connection by that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server_is_left_at_once_and_reported_once() {
-    let server = Server::start().await.unwrap();
+    let Some((server, standby)) = with_standby().await else { return };
     let database = TestDatabase::create_on(&server).await.unwrap();
     let (pool, url) = (database.pool(), database.url());
-    let Some(standby) = standby_of(&server).await else { return };
+    until_caught_up(pool).await;
     for hold in sample(HOLDS) {
         let network = Network::to(&url).await;
         let through = PgPoolOptions::new().max_connections(8);
@@ -308,7 +313,7 @@ async fn a_read_only_server_is_left_at_once_and_reported_once() {
         let read_only = |said: &[String]| said.iter().any(|e| e.starts_with("ReadOnly"));
         errors.0.wait("it says so", read_only).await;
         // Each part of the processor meets it many times.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        tokio::time::sleep(Duration::from_millis(size(1_500, 3_000))).await;
         assert_eq!(errors.named("ReadOnly").len(), 1);
 
         let ids = [enqueue(pool, "q", "h", "short").await, enqueue(pool, "q", "g", "short").await];

@@ -16,5 +16,6 @@ mod lost_answers;
 mod narrow_link;
 mod promotions;
 mod random_histories;
+mod second_server;
 mod shards;
 mod shut_out;

@@ -13,7 +13,7 @@ use crate::support::network::{Network, Weather};
 use crate::support::standby::Pair;
 use crate::support::witness::Inside;
 use crate::support::{
-    AwakeInstant, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue, value,
+    AwakeInstant, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, long, queue, value,
 };
 
 /// As the failure detector writes it: not what a transaction holds.
@@ -188,5 +188,8 @@ async fn a_planned_switchover_doubles_no_held_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_switchover_doubles_no_leased_job() {
+    if !long() {
+        return;
+    }
     planned_switchover(Hold::Lease(Duration::from_mins(10))).await;
 }

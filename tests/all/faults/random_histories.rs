@@ -22,8 +22,8 @@ use program::{Job, Limits, Part, Program, Sabotage, Step, Then, Turn, generate};
 use run::{keep, run};
 use worker::STRANDED;
 
-use crate::support::size;
 use crate::support::worker_process::told;
+use crate::support::{sample, size};
 
 /// A number that the environment may say.
 fn said(variable: &str) -> Option<u64> {
@@ -206,7 +206,7 @@ async fn slots_that_are_taken_by_hand_are_found() {
 /// The sweep reports a group that nothing would wake. Without the sweep, its jobs never end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gated_group_that_nothing_wakes_is_found() {
-    for (sweeps, promise) in [(true, STRANDED), (false, "P3 ")] {
+    for (sweeps, promise) in sample([(true, STRANDED), (false, "P3 ")]) {
         let mut program = broken(Sabotage::ForgetFreedSlots, None, &slow(Then::Succeed));
         (program.limits.per_key, program.sweeps, program.workers) = (Some(1), sweeps, 1);
         for (number, job) in (0..).zip(program.jobs_mut()) {
@@ -223,8 +223,11 @@ fn a_seed_gives_one_program_and_shrinking_makes_it_smaller() {
         let program = generate(seed, seed % 2 == 0, 1);
         assert_eq!(program, generate(seed, seed % 2 == 0, 1));
         acts.extend(program.chaos.iter().map(|(_, act)| std::mem::discriminant(act)));
-        for smaller in shrink::candidates(&program) {
-            assert!(smaller.size() < program.size(), "{smaller}\nof\n{program}");
+        // A newcomer's run makes some of the programs smaller.
+        if seed.is_multiple_of(size(5, 1)) {
+            for smaller in shrink::candidates(&program) {
+                assert!(smaller.size() < program.size(), "{smaller}\nof\n{program}");
+            }
         }
     }
     assert_eq!(acts.len(), 11, "every act comes");

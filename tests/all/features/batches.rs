@@ -15,7 +15,7 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use crate::support::{
     Log, by_hand, database, drained, ended, handler, handler_with, job, job_of, jobs_where,
-    operator, processor, queue, sample, started, until_jobs, value,
+    operator, processor, queue, sample, size, started, until_jobs, value,
 };
 
 fn client() -> Client {
@@ -166,7 +166,7 @@ async fn every_end_of_a_job_is_one_of_its_batch() {
         ),
     ];
     for (sql, status) in ends {
-        for when in [BatchEnd::AllEnded, BatchEnd::AllSucceeded] {
+        for when in sample([BatchEnd::AllSucceeded, BatchEnd::AllEnded]) {
             let database = database().await;
             let pool = database.pool();
             let (id, job) = of_one(pool, when).await;
@@ -200,7 +200,7 @@ async fn ends_of_attempts_count_whatever_is_kept() {
         ("succeeds", RetryPolicy::new(1), JobStatus::Succeeded),
     ];
     for keeps in [Retention::Never, Retention::Forever] {
-        for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
+        for hold in sample([Hold::Transaction, Hold::Lease(Duration::from_secs(30))]) {
             for (outcome, retry, status) in &outcomes {
                 let database = database().await;
                 let pool = database.pool();
@@ -368,8 +368,8 @@ async fn many_processes_at_once_start_each_follow_up_once() {
     let database = database().await;
     let url = database.url();
     let pool = PgPoolOptions::new().max_connections(12).connect(&url).await.unwrap();
-    let mut batches = Vec::new();
-    for n in 0..40 {
+    let (mut batches, count) = (Vec::new(), size(20, 40));
+    for n in 0..count {
         let id = opened(&pool, BatchEnd::AllSucceeded).await;
         for _ in 0..3 {
             joined(&pool, id, &format!("g{n}")).await;
@@ -381,7 +381,7 @@ async fn many_processes_at_once_start_each_follow_up_once() {
         .map(|_| {
             let pool = pool.clone();
             tokio::spawn(async move {
-                while follow_ups(&pool).await < 40 {
+                while follow_ups(&pool).await < count {
                     client().end_batches(&pool).await.unwrap();
                 }
             })
@@ -400,7 +400,7 @@ async fn many_processes_at_once_start_each_follow_up_once() {
         task.await.unwrap();
     }
     assert_eq!(end(&pool).await, 0);
-    assert_eq!(follow_ups(&pool).await, 40);
+    assert_eq!(follow_ups(&pool).await, count);
     for id in batches {
         assert_eq!(batch(&pool, id).await.succeeded.count, 3);
     }

@@ -10,6 +10,7 @@ use seriatim::{
     Client, FailureKind, Hold, Job, JobError, JobStatus, NewJob, OutOfAttempts, QueueOptions,
     RetryPolicy, Running,
 };
+use sqlx::PgPool;
 
 use crate::support::{
     Log, by_hand, database, ended, eventually, handler_with, job_of, job_when, nothing_remains,
@@ -34,6 +35,16 @@ fn is_expired(job: &Job, attempts: u32) {
     assert_eq!(error.kind, FailureKind::Expired);
     assert!(error.message.starts_with("it expired at 20"), "{}", error.message);
     assert_eq!(job.history.last().unwrap().kind, FailureKind::Expired);
+}
+
+/// Lets all expire that would in half an hour.
+async fn half_an_hour_goes_by(pool: &PgPool) {
+    by_hand(
+        pool,
+        "update seriatim.job set expires_at = now(), turn_at = now() where expires_at > now(); \
+         update seriatim.queue_group set ready_at = now()",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,13 +141,7 @@ async fn a_delayed_job_holds_its_group_no_longer_than_its_expiry() {
         1_i64,
     )
     .await;
-    // Half an hour goes by.
-    by_hand(
-        pool,
-        "update seriatim.job set expires_at = now(), turn_at = now() where expires_at > now(); \
-         update seriatim.queue_group set ready_at = now()",
-    )
-    .await;
+    half_an_hour_goes_by(pool).await;
     assert_eq!(ended(pool, jobs[1].id()).await.status, JobStatus::Succeeded);
     for job in [jobs[0], jobs[2]] {
         let job = ended(pool, job.id()).await;
@@ -152,10 +157,19 @@ async fn a_job_that_waits_for_a_retry_expires_meanwhile() {
     let log = Log::default();
     let jobs = [job_of("q", "g", "bad"), job_of("q", "g", "next"), NewJob::new("q", &"bad")];
     let jobs = seriatim::enqueue_many(pool, jobs).await.unwrap();
-    by_hand(pool, "update seriatim.job set expires_at = now() + interval '7 s'").await;
+    by_hand(pool, "update seriatim.job set expires_at = now() + interval '30 min'").await;
     let hour = Duration::from_hours(1);
     let retry = RetryPolicy::new(9).base(hour).cap(hour).jitter(0.0);
     let _running = start(&database, queue("q").retry(retry), &log).await;
+    // Each sleeps until it expires, which is before its retry.
+    eventually(
+        pool,
+        "select count(*) from seriatim.job j left join seriatim.queue_group g using (group_id) \
+         where j.attempts = 1 and j.expires_at = coalesce(g.ready_at, j.turn_at)",
+        2_i64,
+    )
+    .await;
+    half_an_hour_goes_by(pool).await;
     for job in [jobs[0], jobs[2]] {
         let job = ended(pool, job.id()).await;
         is_expired(&job, 1);

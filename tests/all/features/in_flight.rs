@@ -11,8 +11,8 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
-    by_hand, database, drained, handler_with, job_of, jobs_where, nothing_remains, queue, started,
-    value,
+    by_hand, database, drained, handler_with, job_of, jobs_where, nothing_remains, queue, size,
+    started, value,
 };
 
 const LIMIT: usize = 3;
@@ -103,7 +103,7 @@ async fn the_limit_holds_while_sessions_are_killed_and_all_ends() {
     let running = start(&database, &inside).await;
     fill(database.pool()).await;
     let mut killed = 0_i64;
-    for kill in 0..8 {
+    for kill in 0..size(5, 8) {
         // In the middle of the work, which takes some 20 ms for every three jobs.
         let runs = inside.runs.load(Ordering::SeqCst);
         while inside.runs.load(Ordering::SeqCst) < runs + 4 && runs < 60 {

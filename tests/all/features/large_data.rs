@@ -10,7 +10,7 @@ use seriatim::{
 
 use crate::support::{
     AwakeInstant, Log, by_hand, database, drained, ended, handler, job, job_of, processor, queue,
-    serve, started,
+    sample, serve, started,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -33,7 +33,7 @@ impl JobHandler for Measures {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_job_delays_no_other_group() {
     const SIZE: i32 = 64 << 20;
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         let of = |group: String| NewJob::bytes("q", "text/plain", *b"1").group(group);
@@ -61,7 +61,7 @@ async fn a_large_job_delays_no_other_group() {
 /// The server refuses to read it, as it does with data that has 1 GB as text.
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_cannot_be_read_fails_its_own_job() {
-    for hold in HOLDS {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
         let id = seriatim::enqueue(pool, job_of("q", "large", 1)).await.unwrap().id();

@@ -15,7 +15,7 @@ use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     AwakeInstant, Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually,
     groups_where, handler, handler_with, job, job_of, job_when, jobs_where, nothing_remains,
-    processor, queue, serve, started, value,
+    processor, queue, serve, size, started, value,
 };
 
 const LONG: Duration = Duration::from_mins(10);
@@ -141,6 +141,9 @@ async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
     settings.lease = Some(LONG);
     let log = Log::default();
     let mut figures = Vec::new();
+    let in_time = |figures: &[Duration]| {
+        figures.iter().filter(|took| **took <= Duration::from_secs(3)).count()
+    };
     let mut doomed = WorkerProcess::start("worker 0", &settings, &log);
     for round in 0..3 {
         present(pool, 1).await;
@@ -160,10 +163,12 @@ async fn a_killed_workers_leased_job_moves_on_within_three_seconds() {
         figures.push(killed.elapsed());
         assert_eq!(ended(pool, ungrouped).await.attempts, 2);
         doomed = next;
+        if in_time(&figures) == size(1, 3) {
+            break;
+        }
     }
     println!("worker killed, lease of 10 min: {figures:.2?}");
-    figures.sort();
-    assert!(figures[1] <= Duration::from_secs(3), "{figures:?}");
+    assert!(in_time(&figures) >= size(1, 2), "{figures:?}");
     nothing_remains(pool).await;
     present(pool, 1).await;
     doomed.end().await;
@@ -175,7 +180,8 @@ async fn without_presence_the_lease_decides() {
     let database = database().await;
     let pool = database.pool();
     let mut settings = Settings::new(database.url(), &["q"]);
-    (settings.lease, settings.presence) = (Some(Duration::from_secs(4)), false);
+    let lease = size(Duration::from_secs(3), Duration::from_secs(4));
+    (settings.lease, settings.presence) = (Some(lease), false);
     let log = Log::default();
     let doomed = WorkerProcess::start("doomed", &settings, &log);
     enqueue(pool, "q", "g", "wait outside").await;
@@ -183,19 +189,18 @@ async fn without_presence_the_lease_decides() {
     let other = WorkerProcess::start("other", &settings, &log);
     other.is_ready(&log).await;
     // Extended at least once.
-    eventually(
-        pool,
+    let extended = size(
+        "select ready_at > started_at + interval '3.75 s' from seriatim.queue_group",
         "select ready_at > started_at + interval '5 s' from seriatim.queue_group",
-        true,
-    )
-    .await;
+    );
+    eventually(pool, extended, true).await;
     let killed = Instant::now();
     doomed.kill().await;
     announced(&log, "g", 2).await;
     let took = killed.elapsed();
-    println!("worker killed without presence, lease of 4 s: {took:.2?}");
+    println!("worker killed without presence, lease of {lease:?}: {took:.2?}");
     // At least what was left of the lease after two thirds, and the grace.
-    assert!(took > Duration::from_millis(2_600) && took < Duration::from_secs(15), "{took:?}");
+    assert!(took > lease.mul_f64(0.65) && took < Duration::from_secs(15), "{took:?}");
     other.end().await;
 }
 
@@ -235,7 +240,7 @@ async fn terminated_presence_sessions_cost_no_living_workers_job() {
     }
     seriatim::enqueue(pool, seriatim::NewJob::new("q", &1)).await.unwrap();
     log.wait_for(4).await;
-    for round in 0..4 {
+    for round in 0..size(2, 4) {
         let keys: Vec<i64> =
             sqlx::query_scalar("select presence_key from seriatim.processor order by id")
                 .fetch_all(pool)
@@ -310,7 +315,8 @@ async fn restarts_under_a_handler() -> Duration {
     let away = Instant::now();
     server.stop().await.unwrap();
     // The time without a server is what is tested. The handler ends in it.
-    let down = std::env::var("SERIATIM_TEST_DOWN").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
+    let down = std::env::var("SERIATIM_TEST_DOWN").ok().and_then(|s| s.parse().ok());
+    let down = down.unwrap_or_else(|| size(3, 8));
     tokio::time::sleep(Duration::from_secs(down)).await;
     gate.pass(1);
     server.start_again().await.unwrap();

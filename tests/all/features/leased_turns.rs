@@ -248,11 +248,8 @@ async fn what_transactions_hold_up_does_not_hold_up_other_groups() {
     let options = long().concurrency(120);
     let running = processor(&database, TURNS + 3).await;
     let _running = started(running.queue(options, run)).await;
-    for n in 0..TURNS {
-        let group = format!("g{n}");
-        let jobs = (0..2).map(|n| job_of("q", &group, n));
-        seriatim::enqueue_many(pool, jobs).await.unwrap();
-    }
+    let jobs = (0..TURNS).flat_map(|n| [0, 1].map(|data| job_of("q", &format!("g{n}"), data)));
+    seriatim::enqueue_many(pool, jobs).await.unwrap();
     let turns = usize::try_from(TURNS).unwrap();
     log.wait_for(turns).await;
     // Longer than a success may wait for others.

@@ -68,10 +68,11 @@ async fn as_many_groups_of_a_key_run_as_its_limit_says() {
                 Ok(Value::Null)
             })
         };
-        for n in 0..240 {
+        let jobs = (0..size(120, 240)).map(|n| {
             let (group, key) = (format!("g{}", n % 24), format!("t{}", n % 3));
-            seriatim::enqueue(pool, job_of(&group, &key, key.as_str())).await.unwrap();
-        }
+            job_of(&group, &key, key.as_str())
+        });
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
         let free = NewJob::new("q", &"none").group("free");
         seriatim::enqueue(pool, free).await.unwrap();
         let options = || queue("q").hold(hold).concurrency(10);
@@ -157,7 +158,7 @@ async fn the_limit_holds_over_processes_that_are_killed() {
     let (mut killed, mut next) = (0, Instant::now() + Duration::from_millis(500));
     while value::<i64>(pool, left).await > 0 {
         assert_eq!(value::<i64>(pool, over).await, 0, "more than two groups of a key run");
-        if Instant::now() >= next && killed < 6 {
+        if Instant::now() >= next && killed < size(2, 6) {
             workers.remove(0).kill().await;
             killed += 1;
             let worker = start(3 + killed);
@@ -271,7 +272,7 @@ async fn a_limit_comes_and_goes_while_jobs_run() {
         }),
     )
     .await;
-    for n in 0..size(200_u32, 1_000) {
+    for n in 0..size(120_u32, 1_000) {
         if n % 20 == 0 {
             limit(pool, [Some(1), None, Some(3)][n as usize / 20 % 3]).await;
         }

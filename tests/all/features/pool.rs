@@ -10,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::support::{
     Errors, Gate, Log, PATIENCE, database, ended, handler, handler_with, job_of, jobs_where,
-    nothing_remains, queue, started,
+    nothing_remains, queue, sample, started,
 };
 
 const LEASE: Hold = Hold::Lease(Duration::from_mins(10));
@@ -141,7 +141,7 @@ async fn a_handler_that_gets_no_other_connection_is_told_why() {
 /// While jobs follow each other a queue keeps connections for them. Then the application has them.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_queues_give_all_their_connections_back() {
-    for (connections, queues) in [(2_u32, 1), (12, 6)] {
+    for (connections, queues) in sample([(2_u32, 1), (12, 6)]) {
         let (database, log) = (database().await, Log::default());
         let one = PgPoolOptions::new().max_connections(connections);
         let one = database.pool_with(one).await.unwrap();

@@ -13,7 +13,8 @@ use sqlx::PgPool;
 use crate::support::worker_process::{Settings, WorkerProcess, announced, heard};
 use crate::support::{
     Gate, Log, Looks, PATIENCE, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job, job_of, job_when, operator, processor, queue, sample, serve, started, value,
+    handler_with, job, job_of, job_when, operator, processor, queue, sample, serve, size, started,
+    value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -96,7 +97,7 @@ async fn a_checkpoint_is_kept_over_a_failed_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_is_kept_over_a_killed_worker() {
-    for lease in [None, Some(Duration::from_secs(30))] {
+    for lease in sample([None, Some(Duration::from_secs(30))]) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         let settings = Settings { lease, ..Settings::new(database.url(), &["q"]) };
@@ -117,7 +118,7 @@ async fn a_checkpoint_is_kept_over_a_killed_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_before_the_delete_leaves_nothing_to_see() {
-    for lease in [None, Some(Duration::from_secs(30))] {
+    for lease in sample([None, Some(Duration::from_secs(30))]) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         by_hand(pool, "create table public.go_on ()").await;
@@ -144,7 +145,7 @@ async fn a_worker_killed_before_the_delete_leaves_nothing_to_see() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_worker_keeps_no_checkpoint_when_it_wakes_up() {
-    for lease in [None, Some(Duration::from_secs(2))] {
+    for lease in sample([None, Some(Duration::from_secs(2))]) {
         let (database, log) = (database().await, Log::default());
         let pool = database.pool();
         by_hand(pool, "create table public.go_on ()").await;
@@ -632,7 +633,7 @@ async fn many_jobs_that_keep_checkpoints_leave_nothing() {
     for hold in sample(HOLDS) {
         let database = database().await;
         let pool = database.pool();
-        let jobs = (0..300).map(|n| job_of("q", &format!("g{}", n % 20), n));
+        let jobs = (0..size(120, 300)).map(|n| job_of("q", &format!("g{}", n % 20), n));
         seriatim::enqueue_many(pool, jobs).await.unwrap();
         let run = handler(async |job, data| {
             job.progress(50, "")?;

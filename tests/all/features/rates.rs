@@ -48,7 +48,7 @@ async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     let burst = 15 * per_second;
     let settings = QueueSettings::new("q").rate(Rate::per_second(per_second).burst(burst));
     configure(pool, settings).await;
-    let seconds = size(8_u32, 60);
+    let seconds = size(3_u32, 60);
     let jobs = (0..per_second * (seconds + 60)).map(|n| job_of("q", &format!("g{}", n % 97), "ok"));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     let log = Log::default();
@@ -65,7 +65,7 @@ async fn a_rate_is_exact_over_four_processes_that_are_killed() {
     let in_time = "select coalesce(max(rate_next_at) > clock_timestamp() + interval '14.9 s', \
                    false) from seriatim.queue";
     let begun = "select count(*) from seriatim.job where status = 'succeeded'";
-    until(pool, begun, i64::from(burst) + 50).await;
+    until(pool, begun, i64::from(burst) + size(20, 50)).await;
     eventually(pool, in_time, true).await;
     let from: DateTime<Utc> = value(pool, "select clock_timestamp()").await;
     let end = Instant::now() + Duration::from_secs(seconds.into());
@@ -269,8 +269,9 @@ async fn nothing_is_claimed_ahead_of_its_start() {
             log.add(data.to_string());
             Ok(Value::Null)
         });
-        let jobs = (0..300).map(|n| job_of("q", &format!("g{}", n % 60), n));
-        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        let jobs = size(150, 300);
+        let fill = (0..jobs).map(|n| job_of("q", &format!("g{}", n % 60), n));
+        seriatim::enqueue_many(pool, fill).await.unwrap();
         let options = queue("q").hold(hold).concurrency(2);
         let running = serve(&database, 8, options, run).await;
         loop {
@@ -281,7 +282,7 @@ async fn nothing_is_claimed_ahead_of_its_start() {
             let begun = log.entries().len();
             // One more may wait for the slot whose connection claims.
             assert!(claimed <= begun + 4, "{claimed} jobs are claimed, {begun} have begun");
-            if begun == 300 {
+            if begun == jobs {
                 break;
             }
         }

@@ -19,8 +19,10 @@ use tokio::time::sleep;
 use crate::support::standby::free_port;
 use crate::support::{
     Errors, Gate, Log, by_hand, database, drained, ended, enqueue, eventually, handler,
-    handler_with, job_of, queue, started, until_ready, value,
+    handler_with, job_of, queue, sample, size, started, until_ready, value,
 };
+
+const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
 
 fn shard(number: u16) -> ShardId {
     ShardId::new(number).unwrap()
@@ -100,7 +102,7 @@ async fn a_schema_that_has_given_ids_is_shard_0() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_processor_runs_the_jobs_of_all_servers_each_in_its_order() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+    for hold in sample(HOLDS) {
         let (databases, shards) = three().await;
         for database in &databases {
             by_hand(database.pool(), "create table done (job bigint, data int, place bigserial)")
@@ -142,7 +144,7 @@ async fn one_processor_runs_the_jobs_of_all_servers_each_in_its_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_bound_the_jobs_of_all_servers_together() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+    for hold in sample(HOLDS) {
         let (databases, shards) = three().await;
         for database in &databases {
             let jobs = (0..40).map(|n| job_of("q", &format!("g{n}"), n));
@@ -292,7 +294,7 @@ async fn a_rehearsal_finds_the_server_of_its_group() {
 /// As those of a far server are: each acquire takes two round trips.
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_whose_connections_are_slow_share_a_slot() {
-    for hold in [Hold::Transaction, Hold::Lease(Duration::from_mins(10))] {
+    for hold in sample(HOLDS) {
         let database = database().await;
         let options = PgPoolOptions::new().max_connections(8).before_acquire(|_, _| {
             Box::pin(async {
@@ -302,7 +304,7 @@ async fn queues_whose_connections_are_slow_share_a_slot() {
         });
         let pool = database.pool_with(options).await.unwrap();
         for name in ["a", "b"] {
-            let jobs = (0..8).map(|n| job_of(name, &format!("g{n}"), n));
+            let jobs = (0..size(5, 8)).map(|n| job_of(name, &format!("g{n}"), n));
             seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
         }
         let run = || handler(async |_, data| Ok(data));

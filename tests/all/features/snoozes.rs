@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{
     Log, by_hand, database, drained, ended, enqueue, handler, handler_with, job, job_of, job_when,
-    operator, processor, queue, sample, serve, started, value,
+    operator, processor, queue, sample, serve, size, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_secs(30))];
@@ -242,7 +242,7 @@ async fn a_job_that_expires_while_it_is_snoozed_ends() {
         Err(JobError::snooze(Duration::from_hours(1)))
     });
     let _running = serve(&database, 10, queue("q"), run).await;
-    let short = job_of("q", "g", 0).time_to_live(Duration::from_secs(7));
+    let short = job_of("q", "g", 0).time_to_live(Duration::from_secs(size(4, 7)));
     let short = seriatim::enqueue(pool, short).await.unwrap().id();
     let job = ended(pool, short).await;
     assert_eq!((job.status, job.snoozes), (JobStatus::Failed, 1));

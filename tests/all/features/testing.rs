@@ -10,6 +10,8 @@ use seriatim::testing::{Server, ServerError, TestDatabase};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgConnection, PgPool};
 
+use crate::support::sample;
+
 /// How long the remains of a process may be there.
 const CLEAN_WITHIN: Duration = Duration::from_mins(1);
 
@@ -217,7 +219,7 @@ fn nothing_is_left_of_a_process_that_is_interrupted() {
 
 #[test]
 fn nothing_is_left_of_a_process_that_panics_aborts_or_just_ends() {
-    for (ending, success) in [("panic", false), ("abort", false), ("return", true)] {
+    for (ending, success) in sample([("panic", false), ("abort", false), ("return", true)]) {
         let (mut child, remains) = spawn_child(ending);
         assert_eq!(child.wait().unwrap().success(), success, "{ending}");
         remains.must_go();

@@ -6,10 +6,9 @@ use std::time::Duration;
 use seriatim::Hold;
 use seriatim::testing::{Server, TestDatabase};
 
-use crate::support::{Errors, Gate, Log, drained, enqueue, held_up, processor, queue, started};
-
-/// Seconds without a server.
-const AWAY: u64 = 6;
+use crate::support::{
+    Errors, Gate, Log, drained, enqueue, held_up, processor, queue, size, started,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_is_reported_a_few_times() {
@@ -27,7 +26,7 @@ async fn a_server_that_is_away_is_reported_a_few_times() {
     log.wait_for(1).await;
     server.stop_immediately().await.unwrap();
     // The time without a server is what is tested.
-    tokio::time::sleep(Duration::from_secs(AWAY)).await;
+    tokio::time::sleep(Duration::from_secs(size(3, 6))).await;
     server.start_again().await.unwrap();
     gate.pass(10);
     drained(pool, "leased").await;

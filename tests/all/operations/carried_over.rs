@@ -6,7 +6,7 @@ use serde_json::json;
 use seriatim::{Client, JobHandler, NewJob, Processor, QueueOptions, RetryPolicy};
 use sqlx::PgPool;
 
-use crate::support::{Log, drained, handler_with, jobs_where, queue, started};
+use crate::support::{Log, drained, handler_with, jobs_where, queue, size, started};
 
 const GROUPS: u32 = 10;
 
@@ -17,9 +17,10 @@ pub(super) struct CarriedOver {
 }
 
 impl CarriedOver {
-    /// Enqueues 500 jobs, of which the last has the data 499.
+    /// Enqueues jobs whose data are numbers below 500.
     pub(super) async fn enqueue(&self, old: &PgPool) {
-        let jobs = (0..500).map(|n| NewJob::new("q", &n).group(format!("g{}", n % GROUPS)));
+        let jobs =
+            (0..size(200, 500)).map(|n| NewJob::new("q", &n).group(format!("g{}", n % GROUPS)));
         Client::default().enqueue_many(old, jobs).await.unwrap();
     }
 

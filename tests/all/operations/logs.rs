@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts, RetryPolicy};
+use seriatim::{Client, Hold, JobError, NewJob, OutOfAttempts, Processor, RetryPolicy};
+use sqlx::PgPool;
 
 use crate::support::logged::Logged;
 use crate::support::{
@@ -133,11 +134,16 @@ async fn spans_have_the_fields_of_their_calls_and_events_the_producers_trace() {
     assert!(!logged.text().contains("secret"), "{}", logged.text());
 }
 
+/// The environment variable with the database that [`child`] works on.
+const DATABASE: &str = "SERIATIM_TEST_LOGS";
+
 /// Other tests' subscribers decide what is logged at DEBUG, so this has a process of its own.
-#[test]
-fn each_success_of_a_turn_has_its_event() {
+#[tokio::test]
+async fn each_success_of_a_turn_has_its_event() {
+    let database = database().await;
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["operations::logs::child", "--exact", "--ignored", "--nocapture"])
+        .env(DATABASE, database.url())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&child.stdout);
@@ -154,17 +160,15 @@ fn each_success_of_a_turn_has_its_event() {
 async fn child() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false);
     subscriber.with_max_level(tracing::Level::DEBUG).init();
+    let pool = PgPool::connect(&std::env::var(DATABASE).unwrap()).await.unwrap();
     for hold in [Hold::Transaction, Hold::Lease(Duration::from_secs(30))] {
-        let database = database().await;
         let jobs = (0..7).map(|n| NewJob::new("q", &n).group("g"));
-        seriatim::enqueue_many(database.pool(), jobs).await.unwrap();
+        seriatim::enqueue_many(&pool, jobs).await.unwrap();
         let options = queue("q").hold(hold).time_slice(Duration::from_secs(30));
         let run = handler(async |_, data| Ok(data));
-        let running = processor(&database, 10).await.queue(options, run).build().unwrap();
-        let running = running.start().await.unwrap();
-        drained(database.pool(), "q").await;
+        let running = started(Processor::builder(pool.clone()).queue(options, run)).await;
+        drained(&pool, "q").await;
         running.shutdown(Duration::from_secs(5)).await;
-        database.remove().await.unwrap();
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::support::pooler::{Pooler, pooler};
 use crate::support::{
     Errors, FnHandler, chain, database, drained, eventually, handler, job_of, job_when, jobs_where,
-    nothing_remains, queue, started, value,
+    nothing_remains, queue, size, started, value,
 };
 
 const SESSIONS: u32 = 10;
@@ -261,7 +261,7 @@ async fn in_a_transaction_calls_work_whatever_the_session_holds() {
         tokio::spawn(async move { while pool.execute("select 1").await.is_ok() {} })
     });
     let others: Vec<_> = others.collect();
-    for _ in 0..50 {
+    for _ in 0..size(15, 50) {
         client.operator("test", None).purge(&pool, "q").await.unwrap();
         client.explain_job(&pool, ids[1]).await.unwrap().unwrap();
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     AwakeInstant, Errors, Log, PATIENCE, by_hand, database, drained, ended, enqueue, eventually,
-    handler, handler_with, job, job_of, nothing_remains, processor, queue, started,
+    handler, handler_with, job, job_of, long, nothing_remains, processor, queue, started,
 };
 
 #[derive(Clone, Default)]
@@ -207,6 +207,10 @@ async fn an_error_in_answer_to_the_deadline_is_no_failure() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_that_block_their_threads_count_as_still_running() {
+    // A shutdown waits for 5 s before it says so.
+    if !long() {
+        return;
+    }
     let database = database().await;
     let (pool, bench) = (database.pool(), Bench::default());
     let unblock = Unblock(bench.clone());

@@ -13,7 +13,7 @@ use crate::support::logged::Logged;
 use crate::support::standby::standby_of;
 use crate::support::{
     Errors, FnHandler, Gate, Log, PATIENCE, by_hand, database, enqueue, handler, handler_with,
-    held_up, operator, processor, queue, started, until_ready,
+    held_up, operator, processor, queue, size, started, until_ready,
 };
 
 fn nothing() -> FnHandler {
@@ -188,7 +188,7 @@ async fn a_database_that_is_down_is_named_as_such_and_so_is_its_return() {
     let logged = Logged::default();
     let _guard = logged.start();
     server.stop_immediately().await.unwrap();
-    let pool = PgPoolOptions::new().max_connections(10).acquire_timeout(Duration::from_secs(2));
+    let pool = PgPoolOptions::new().max_connections(10).acquire_timeout(Duration::from_secs(1));
     let builder = Processor::builder(pool.connect_lazy(&database.url()).unwrap());
     let running = builder.queue(queue("q"), nothing()).build().unwrap().start_when_ready();
     until_logged(&logged, "queue \"q\" got no connection").await;
@@ -224,7 +224,7 @@ async fn a_cause_that_lasts_is_one_line_and_the_hook_gets_each() {
     let running = builder.build().unwrap().start_when_ready();
     let claims =
         |said: &[String]| said.iter().filter(|said| said.starts_with("NotMigrated")).count();
-    errors.0.wait("claims fail again and again", |said| claims(said) >= 4).await;
+    errors.0.wait("claims fail again and again", |said| claims(said) >= size(2, 4)).await;
     running.shutdown(Duration::from_secs(5)).await;
     let text = logged.text();
     let lines: Vec<_> = text.lines().filter(|line| line.contains("has no tables")).collect();

@@ -43,7 +43,8 @@ async fn after_switch(pool: &PgPool) -> Result<i64, String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_server_that_replication_has_filled_goes_on() {
     let logical = || Server::builder().setting("wal_level", "logical").start();
-    let (old_server, new_server) = (logical().await.unwrap(), logical().await.unwrap());
+    let (old_server, new_server) = tokio::join!(logical(), logical());
+    let (old_server, new_server) = (old_server.unwrap(), new_server.unwrap());
     let database = TestDatabase::create_on(&old_server).await.unwrap();
     let old = database.pool();
     let maintenance = PgPool::connect(&new_server.url()).await.unwrap();

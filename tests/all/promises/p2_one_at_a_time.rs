@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use seriatim::testing::TestDatabase;
 use seriatim::{Processor, Running};
 use sqlx::PgPool;
@@ -58,11 +59,10 @@ async fn produce_at_random(pool: &PgPool, each: u32) -> usize {
     2 * each as usize
 }
 
-/// Ten processors in this process, each with a slot for each queue.
-async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
+/// Processors in this process, each with a slot for each queue.
+async fn processors(database: &TestDatabase, inside: &Inside) -> Vec<Running> {
     let outside = database.pool_with(PgPoolOptions::new().max_connections(12)).await.unwrap();
-    let mut running = Vec::new();
-    for _ in 0..10 {
+    let starting = (0..size(5, 10)).map(|_| async {
         let pool = PgPoolOptions::new().max_connections(2);
         let mut builder = Processor::builder(database.pool_with(pool).await.unwrap());
         for queue in QUEUES {
@@ -77,9 +77,13 @@ async fn ten_processors(database: &TestDatabase, inside: &Inside) -> Vec<Running
                 ),
             );
         }
-        running.push(started(builder).await);
-    }
-    running
+        started(builder).await
+    });
+    join_all(starting).await
+}
+
+async fn shut_down(running: Vec<Running>) {
+    join_all(running.into_iter().map(|running| running.shutdown(Duration::from_secs(5)))).await;
 }
 
 async fn all_done(pool: &PgPool) {
@@ -88,19 +92,19 @@ async fn all_done(pool: &PgPool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_processors_in_a_process_lose_no_increment() {
+async fn processors_in_a_process_lose_no_increment() {
     let database = database().await;
     let pool = database.pool();
     witness::prepare(pool).await;
     let inside = Inside::default();
-    let running = ten_processors(&database, &inside).await;
+    let running = processors(&database, &inside).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(10, 30))).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(6, 30))).await;
     all_done(pool).await;
     let rounds = (jobs, begun.elapsed());
     let begun = Instant::now();
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(120, 300))).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(60, 300))).await;
     all_done(pool).await;
     println!(
         "{} jobs in rounds in {:?}, {} at random in {:?}, up to {} groups at once",
@@ -114,9 +118,7 @@ async fn ten_processors_in_a_process_lose_no_increment() {
     assert_eq!(findings(pool, jobs).await, Findings::default());
     assert_eq!(inside.overlaps(), [""; 0]);
     assert!(inside.most() > 1, "groups run side by side");
-    for running in running {
-        running.shutdown(Duration::from_secs(5)).await;
-    }
+    shut_down(running).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +127,7 @@ async fn without_groups_the_increments_are_lost_that_show_an_overlap() {
     let pool = database.pool();
     witness::prepare(pool).await;
     let inside = Inside::default();
-    let running = ten_processors(&database, &inside).await;
+    let running = processors(&database, &inside).await;
     let jobs = (0..50).map(|n| witness::job(QUEUES[0], None, &step(0, n)));
     seriatim::enqueue_many(pool, jobs).await.unwrap();
     all_done(pool).await;
@@ -134,20 +136,18 @@ async fn without_groups_the_increments_are_lost_that_show_an_overlap() {
     assert_ne!(found.lost_increments, [""; 0]);
     assert_ne!(inside.overlaps(), [""; 0]);
     assert_eq!((found.unfinished, found.not_once), (0, vec![]));
-    for running in running {
-        running.shutdown(Duration::from_secs(5)).await;
-    }
+    shut_down(running).await;
 }
 
-fn five_workers(settings: &Settings, log: &Log) -> Vec<WorkerProcess> {
-    (0..5).map(|n| WorkerProcess::start(format!("worker {n}"), settings, log)).collect()
-}
-
-async fn are_ready(log: &Log, workers: usize) {
+/// Worker processes that are ready.
+async fn workers(settings: &Settings, log: &Log) -> Vec<WorkerProcess> {
+    let start = |n| WorkerProcess::start(format!("worker {n}"), settings, log);
+    let workers: Vec<_> = (0..size(3, 5)).map(start).collect();
     log.wait("the workers are ready", |entries| {
-        entries.iter().filter(|e| e.ends_with(": ready")).count() >= workers
+        entries.iter().filter(|e| e.ends_with(": ready")).count() >= workers.len()
     })
     .await;
+    workers
 }
 
 /// Returns the repairs of the sweep: nothing strands by itself.
@@ -165,14 +165,13 @@ async fn processes_lose_no_increment() {
     let mut settings = worker(database.url(), &QUEUES);
     settings.slots = 2;
     let log = Log::default();
-    let workers = five_workers(&settings, &log);
-    are_ready(&log, 5).await;
+    let workers = workers(&settings, &log).await;
 
     let begun = Instant::now();
-    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(6, 10))).await;
-    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(120, 300))).await;
+    let mut jobs = produce_rounds(pool, sized("SERIATIM_TEST_ROUNDS", size(4, 10))).await;
+    jobs += produce_at_random(pool, sized("SERIATIM_TEST_JOBS", size(60, 300))).await;
     all_done(pool).await;
-    println!("{jobs} jobs in 5 processes in {:?}", begun.elapsed());
+    println!("{jobs} jobs in {} processes in {:?}", workers.len(), begun.elapsed());
 
     assert_eq!(findings(pool, jobs).await, Findings::default());
     assert_eq!(stranded(&log), [""; 0]);
@@ -190,11 +189,10 @@ async fn killed_processes_lose_nothing_and_double_nothing() {
     settings.slots = 2;
     settings.attempts = 100;
     let log = Log::default();
-    let mut workers = five_workers(&settings, &log);
-    are_ready(&log, 5).await;
+    let mut workers = workers(&settings, &log).await;
 
     let begun = Instant::now();
-    let each = sized("SERIATIM_TEST_JOBS", size(120, 300));
+    let each = sized("SERIATIM_TEST_JOBS", size(80, 300));
     let kills = sized("SERIATIM_TEST_KILLS", size(4, 8));
     let producers = pool.clone();
     let producing = tokio::spawn(async move { produce_at_random(&producers, each).await });

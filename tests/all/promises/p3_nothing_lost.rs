@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{database, queue};
 use crate::support::{
     Errors, by_hand, drained, ended, eventually, handler, job, job_of, job_when, jobs_where,
-    nothing_remains, operator, processor, started, until_groups, until_jobs, value,
+    nothing_remains, operator, processor, size, started, until_groups, until_jobs, value,
 };
 
 const FOLLOW_UP: &str = "all have ended";
@@ -72,7 +72,7 @@ async fn start(database: &TestDatabase, errors: &Errors) -> Running {
 /// a batch of its own. Returns the jobs of those that committed, and the batches.
 async fn produce(pool: PgPool, latest: Arc<AtomicI64>) -> (Vec<i64>, Vec<i64>) {
     let (client, mut committed, mut batches) = (Client::default(), Vec::new(), Vec::new());
-    for _ in 0..60 {
+    for _ in 0..size(30, 60) {
         let mut tx = pool.begin().await.unwrap();
         let follow_up = job_of("q", "g0", FOLLOW_UP);
         let batch = NewBatch::new("of one transaction", follow_up).when(BatchEnd::AllEnded);
@@ -132,7 +132,8 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     let done = CancellationToken::new();
     let restarts = async |done: CancellationToken| {
         let mut count = 0;
-        while !done.is_cancelled() {
+        // Twice at least, however soon the producers have ended.
+        while count < 2 || !done.is_cancelled() {
             let running = start(&database, &errors).await;
             // The life of a process that is deployed often.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(20..200))).await;

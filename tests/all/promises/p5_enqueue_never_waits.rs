@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{database, queue};
 use crate::support::{
     Log, by_hand, drained, ended, handler, handler_with, job, job_of, jobs_where, nothing_remains,
-    serve,
+    serve, size,
 };
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
@@ -109,7 +109,7 @@ async fn produce(mut conn: PgConnection, level: &str, seed: u64) -> u64 {
     impatient(&mut conn).await;
     let mut random = fastrand::Rng::with_seed(seed);
     let mut kept = 0;
-    for _ in 0..40 {
+    for _ in 0..size(15, 40) {
         begin(&mut conn, level).await;
         for _ in 0..random.u8(1..4) {
             let group = format!("g{}", random.u8(..3));

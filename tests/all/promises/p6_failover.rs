@@ -16,7 +16,7 @@ use crate::support::witness::{self, Findings, Inside, Step, findings};
 use crate::support::worker_process::{WorkerProcess, announced};
 use crate::support::{
     AwakeInstant, Errors, Log, by_hand, drained, ended, enqueue, eventually, handler_with, job_of,
-    jobs_where, nothing_remains, processor, started, value,
+    jobs_where, long, nothing_remains, processor, size, started, value,
 };
 
 /// The time that P6 promises for a worker or a session that is killed.
@@ -36,8 +36,10 @@ async fn one_sleeps_in_a_query(pool: &PgPool) {
 
 fn promised(what: &str, figures: Vec<Duration>) {
     println!("{what}: {figures:.2?}");
+    // A newcomer's run has a single figure, which may be spoiled.
+    let limit = if figures.len() < 3 { PROMISED * 2 } else { PROMISED };
     let median = median(figures);
-    assert!(median <= PROMISED, "{what} took {median:?}");
+    assert!(median <= limit, "{what} took {median:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +51,7 @@ async fn a_killed_workers_groups_move_on_within_three_seconds() {
     let mut doomed = WorkerProcess::start("worker 0", &settings, &log);
     doomed.is_ready(&log).await;
     let (mut idle, mut busy, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..3 {
+    for round in 0..size(1, 3) {
         let [hangs, queries, new] =
             ["hangs", "queries", "new"].map(|what| format!("{what} {round}").replace(' ', "_"));
         enqueue(pool, "q", &hangs, "hang").await;
@@ -126,6 +128,10 @@ async fn a_terminated_sessions_group_moves_on_within_three_seconds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vanished_hosts_groups_move_on_within_fifteen_seconds() {
+    // Under either hold the server waits for TCP, which takes ten seconds.
+    if HOLD != Hold::Transaction && !long() {
+        return;
+    }
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(reason) => {
@@ -249,15 +255,18 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
         let builder = errors.of(processor(&database, 4).await);
         running.push(started(builder.queue(queue("q"), run)).await);
     }
-    let jobs = (0..300).map(|n| {
+    let all = size(150, 300);
+    let jobs = (0..all).map(|n| {
         let group = ["a", "b", "c", "d", "e"][n % 5];
         let n = u32::try_from(n).unwrap();
         witness::job("q", Some(group), &Step { producer: 0, n, ms: 30 }).max_attempts(100)
     });
     seriatim::enqueue_many(pool, jobs).await.unwrap();
-    for (effects, down) in [(40, 0), (100, 0), (160, 3)] {
+    // How many jobs have had their effect by then, and for how many seconds there is no server.
+    let restarts = size(vec![(30, 0), (80, 1)], vec![(40, 0), (100, 0), (160, 3)]);
+    for (at, (effects, down)) in restarts.into_iter().enumerate() {
         witness::effects_are_there(pool, effects).await;
-        if effects == 40 {
+        if at == 0 {
             server.stop().await.unwrap();
         } else {
             server.stop_immediately().await.unwrap();
@@ -268,10 +277,10 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
     }
     drained(pool, "q").await;
     nothing_remains(pool).await;
-    assert_eq!(findings(pool, 300).await, Findings::default());
+    assert_eq!(findings(pool, all).await, Findings::default());
     assert_eq!(inside.overlaps(), [""; 0]);
     let lost: i64 = jobs_where(pool, "attempts > 1").await;
-    println!("three restarts ended {lost} attempts");
+    println!("the restarts ended {lost} attempts");
     assert!(lost > 0, "handlers were running");
     assert_eq!(errors.named("Stranded"), [""; 0]);
     for running in running {
@@ -284,6 +293,10 @@ async fn work_resumes_by_itself_after_each_kind_of_restart() {
 /// started when it did before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_recovers_from_a_crash_counts_as_started_anew() {
+    if HOLD != Hold::Transaction {
+        // No processor is here, and so no hold: once is enough.
+        return;
+    }
     let server = Server::start().await.unwrap();
     let database = TestDatabase::create_on(&server).await.unwrap();
     let pool = database.pool();

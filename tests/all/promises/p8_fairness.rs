@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use seriatim::testing::{Jobs, TestDatabase};
-use seriatim::{ActiveJob, JobError, NewJob, RetryPolicy, Running};
+use seriatim::{ActiveJob, Hold, JobError, NewJob, RetryPolicy, Running};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
-use super::{limit_all, queue};
+use super::{HOLD, limit_all, queue};
 use crate::support::{
     Log, PATIENCE, by_hand, database, drained, enqueue, handler_with, job_of, nothing_remains,
     serve, size, until_jobs,
@@ -86,7 +86,7 @@ async fn small_groups_are_served(limited: bool) {
         fill(pool, "snoozing", 1, "snooze").await;
         fill(pool, "resting", 1, "rest").await;
     }
-    fill(pool, "deep", 5_000, "deep").await;
+    fill(pool, "deep", size(1_000, 5_000), "deep").await;
     fill(pool, "failing", 1, "fail").await;
     fill(pool, "slow", 100, "slow").await;
     let log = Log::default();
@@ -186,11 +186,9 @@ async fn is_served_soon(pool: &PgPool, log: &Log) {
 async fn thousands_of_single_enqueues_of_a_group_delay_no_later_group() {
     let database = database().await;
     let pool = database.pool();
-    let mut tx = pool.begin().await.unwrap();
-    for _ in 0..5_000 {
-        seriatim::enqueue(&mut *tx, job_of("q", "deep", "deep")).await.unwrap();
-    }
-    tx.commit().await.unwrap();
+    // One statement, in which each job is enqueued by itself, and so flagged.
+    let singles = "select seriatim.enqueue('q', '\"deep\"', 'deep') from generate_series(1, 5000)";
+    by_hand(pool, singles).await;
     until_jobs(pool, "flagged", 5_000).await;
     let log = Log::default();
     let _running = start(&database, 2, &log).await;
@@ -215,10 +213,9 @@ async fn thousands_of_late_enqueues_of_a_group_delay_no_later_group() {
     // Ids below that of the job that runs, each enqueued by itself and so flagged; they commit
     // while it runs.
     let mut late = pool.begin().await.unwrap();
-    for n in 0..3_000 {
-        let single = job_of("q", "deep", n);
-        seriatim::enqueue(&mut *late, single).await.unwrap();
-    }
+    let singles =
+        "select seriatim.enqueue('q', to_jsonb(n), 'deep') from generate_series(0, 2999) n";
+    sqlx::raw_sql(singles).execute(&mut *late).await.unwrap();
     enqueue(pool, "q", "deep", "long").await;
     log.wait_for(1).await;
     late.commit().await.unwrap();
@@ -342,7 +339,8 @@ async fn many_groups_that_wait_for_all_kinds_of_reasons_hide_no_idle_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_heads_that_one_transaction_has_locked_hide_no_idle_group() {
-    for in_line in [false, true] {
+    let in_a_newcomers_run = vec![HOLD == Hold::Transaction];
+    for in_line in size(in_a_newcomers_run, vec![false, true]) {
         let database = database().await;
         let pool = database.pool();
         by_hand(pool, DUE.replace('$', &stuck().to_string())).await;

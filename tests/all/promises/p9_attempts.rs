@@ -12,7 +12,7 @@ use super::{database, queue, worker};
 use crate::support::worker_process::{Settings, WorkerProcess, announced};
 use crate::support::{
     Log, drained, ended, enqueue, handler_with, job_when, nothing_remains_for_the_next, operator,
-    serve, until_groups, value,
+    serve, size, until_groups, value,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,17 +94,21 @@ async fn a_job_that_kills_its_process_runs_out_of_attempts() {
     let ungrouped = seriatim::NewJob::new("ungrouped", &"always abort");
     let ungrouped = seriatim::enqueue(pool, ungrouped).await.unwrap().id();
 
-    assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 2);
-    lost_attempts(&ended(pool, deadly).await, 2);
-    // The worker that survived may have been told to end before it came to the next job.
-    assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
-    let next = ended(pool, next).await;
-    assert_eq!((next.status, next.attempts), (JobStatus::Succeeded, 1));
-
+    let with_a_group = async {
+        assert_eq!(workers_die_of(pool, deadly, &settings, &log).await, 2);
+        lost_attempts(&ended(pool, deadly).await, 2);
+        // The worker that survived may have been told to end before it came to the next job.
+        assert_eq!(workers_die_of(pool, next, &settings, &log).await, 0);
+        let next = ended(pool, next).await;
+        assert_eq!((next.status, next.attempts), (JobStatus::Succeeded, 1));
+    };
     // One without a group is no exception.
-    settings.queues = vec!["ungrouped".to_owned()];
-    assert_eq!(workers_die_of(pool, ungrouped, &settings, &log).await, 2);
-    lost_attempts(&ended(pool, ungrouped).await, 2);
+    let without_one = async {
+        let settings = Settings { queues: vec!["ungrouped".to_owned()], ..settings.clone() };
+        assert_eq!(workers_die_of(pool, ungrouped, &settings, &log).await, 2);
+        lost_attempts(&ended(pool, ungrouped).await, 2);
+    };
+    tokio::join!(with_a_group, without_one);
     nothing_remains_for_the_next(pool).await;
 }
 
@@ -149,7 +153,8 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
     let deadly = enqueue(pool, "q", "g", "deadly").await;
     let next = enqueue(pool, "q", "g", "harmless").await;
     let log = Log::default();
-    let retry = RetryPolicy::new(3).base(Duration::from_millis(10));
+    let attempts = size(2, 3);
+    let retry = RetryPolicy::new(attempts).base(Duration::from_millis(10));
     let _running = serve(
         &database,
         10,
@@ -165,20 +170,21 @@ async fn a_job_that_crashes_the_server_runs_out_of_attempts() {
         }),
     )
     .await;
-    for attempt in 1..=3 {
-        let entries = log.wait_for(attempt).await;
-        assert_eq!(entries[attempt - 1], format!("in {attempt}"), "each number once");
+    let numbers: Vec<u32> = (1..=attempts).collect();
+    for (before, attempt) in numbers.iter().enumerate() {
+        let entries = log.wait_for(before + 1).await;
+        assert_eq!(entries[before], format!("in {attempt}"), "each number once");
         server.stop_immediately().await.unwrap();
         server.start_again().await.unwrap();
     }
     drained(pool, "q").await;
     let deadly = ended(pool, deadly).await;
-    assert_eq!((deadly.status, deadly.attempts), (JobStatus::Failed, 3));
+    assert_eq!((deadly.status, deadly.attempts), (JobStatus::Failed, attempts));
     let kinds = [FailureKind::ConnectionLost, FailureKind::WorkerLost];
-    let attempts: Vec<u32> = deadly.history.iter().map(|entry| entry.attempt).collect();
-    assert_eq!(attempts, [1, 2, 3]);
+    let recorded: Vec<u32> = deadly.history.iter().map(|entry| entry.attempt).collect();
+    assert_eq!(recorded, numbers);
     assert!(deadly.history.iter().all(|entry| kinds.contains(&entry.kind)), "{deadly:?}");
     assert_eq!(ended(pool, next).await.status, JobStatus::Succeeded);
-    assert_eq!(log.entries().len(), 3, "it did not run again");
+    assert_eq!(log.entries().len(), numbers.len(), "it did not run again");
     until_groups(pool, "true", 0).await;
 }

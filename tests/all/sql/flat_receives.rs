@@ -15,7 +15,7 @@ async fn receives_cost_the_same(before: &str, after: &str, locked: bool) {
     let database = database().await;
     let pool = database.pool();
     let fill = format!("begin; {before} {DUE} {after} commit; analyze");
-    by_hand(pool, fill.replace('$', &size(20_000, 100_000).to_string())).await;
+    by_hand(pool, fill.replace('$', &size(10_000, 100_000).to_string())).await;
     let mut other = pool.begin().await.unwrap();
     if locked {
         let lock = "select from seriatim.job for update";

@@ -6,28 +6,29 @@ use seriatim::testing::Jobs;
 use seriatim::{Client, NewJob};
 
 use crate::features::hostile::{generate, nothing_else_happened, text};
-use crate::support::{chain, database, enqueue, handler, queue};
+use crate::support::{chain, database, enqueue, handler, queue, size};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_schema_name_works_or_is_refused_with_words() {
     let database = database().await;
     let pool = database.pool();
     let stranger = enqueue(pool, "stranger", "g", "untouched").await;
+    // A newcomer's run has the first ones.
     let fixed = [
         "a\"b'c",
-        "UPPER lower",
-        "$f$ $",
         "?1 $1 %s {}",
+        "$f$ $",
+        "{schem",
+        "UPPER lower",
         "\\",
         ";--/*",
         "a.b",
         " ",
         "\u{202e}ü",
-        "{schem",
         "🦀🦀🦀",
     ];
-    let good = fixed.map(str::to_owned).into_iter().chain(["ü".repeat(25), "x".repeat(50)]);
-    let schemas = good.map(|name| (name, true)).chain(
+    let good = ["ü".repeat(25), "x".repeat(50)].into_iter().chain(fixed.map(str::to_owned));
+    let schemas = good.take(size(5, 13)).map(|name| (name, true)).chain(
         [
             "",
             "a\0b",
@@ -45,7 +46,7 @@ async fn a_hostile_schema_name_works_or_is_refused_with_words() {
     );
     let mut schemas: Vec<(String, Option<bool>)> =
         schemas.map(|(name, good)| (name, Some(good))).collect();
-    schemas.extend(generate(&text(50), 6).into_iter().map(|name| (name, None)));
+    schemas.extend(generate(&text(50), size(1, 6)).into_iter().map(|name| (name, None)));
     for (schema, good) in schemas {
         let client = match Client::new(&schema) {
             Ok(client) => client,

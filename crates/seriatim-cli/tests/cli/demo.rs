@@ -10,7 +10,11 @@ use sqlx::{ConnectOptions, PgConnection};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
+use crate::size::long;
 use crate::support::{DONE, ERROR, NOTHING, PATIENCE, Served, get, ran};
+
+/// Between two looks at what is waited for: to look takes a process, or the page.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The closing scenario: the five faults of the demo, found and mended by commands alone.
 #[tokio::test]
@@ -32,6 +36,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
                 return said;
             }
             assert!(Instant::now() < deadline, "{args:?}: not {words:?}, but: {said}");
+            sleep(LOOK).await;
         }
     };
     let does = async |args: &[&str]| {
@@ -94,6 +99,7 @@ async fn the_demo_tells_its_address_and_leaves_nothing() {
     let deadline = Instant::now() + PATIENCE;
     while shop(&["groups", "orders", "--state", "halted"]).await.code != DONE {
         assert!(Instant::now() < deadline, "the poisoned customer is not halted");
+        sleep(LOOK).await;
     }
     assert_eq!(shop(&["groups", "webhooks", "--state", "paused"]).await.code, DONE);
     // Metrics of the fleet, and of the demo's own workers.
@@ -153,6 +159,9 @@ impl Found {
 
 #[tokio::test]
 async fn a_failover_of_the_demo_is_seen_on_the_page_and_breaks_no_promise() {
+    if !long() {
+        return;
+    }
     let programs = Server::shared().await.unwrap();
     if programs.binaries().is_some_and(|folder| !folder.join("pg_basebackup").is_file()) {
         println!("skipped: the server's programs have no `pg_basebackup`");
@@ -183,6 +192,7 @@ async fn a_failover_of_the_demo_is_seen_on_the_page_and_breaks_no_promise() {
                 return;
             }
             assert!(Instant::now() < deadline, "{answer}");
+            sleep(LOOK).await;
         }
     };
 

@@ -16,12 +16,15 @@ mod maintain;
 mod migrate;
 mod moves;
 mod numbers;
+mod page;
 mod proxy;
 mod purge;
 mod receive;
 mod schedules;
 mod serve;
 mod servers;
+#[path = "../../../../tests/all/support/size.rs"]
+mod size;
 mod standbys;
 mod stopped;
 mod support;

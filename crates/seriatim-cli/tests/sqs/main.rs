@@ -12,3 +12,5 @@ mod producer;
 mod program;
 mod recorder;
 mod run;
+#[path = "../../../../tests/all/support/size.rs"]
+mod size;

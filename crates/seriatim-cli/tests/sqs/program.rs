@@ -2,6 +2,8 @@
 
 use fastrand::Rng;
 
+use crate::size::size;
+
 #[derive(Debug, Clone)]
 pub struct Program {
     pub seed: u64,
@@ -79,10 +81,13 @@ pub fn generate(seed: u64, size: usize) -> Program {
     }
 }
 
-/// The program of a seed, in which a standby takes over.
+/// The program of a seed, in which a standby takes over. Nothing else is disturbed in a plain run,
+/// and there is no processor: the claims that it had would wait for 15 s behind the failover.
 pub fn failing_over(seed: u64) -> Program {
     let mut program = generate(seed, 1);
     program.acts.retain(|(_, act)| !matches!(act, Act::KillPostgres | Act::CrashPostgres));
+    program.acts.truncate(size(0, usize::MAX));
+    program.processor &= size(false, true);
     program.acts.insert(program.acts.len().min(2), (500, Act::FailOver));
     program
 }
@@ -92,7 +97,8 @@ pub fn broken(sabotage: Sabotage) -> Program {
     Program {
         seed: 1,
         groups: 2,
-        producers: vec![20],
+        // Each message that is deleted in another one's place costs a visibility.
+        producers: vec![if sabotage == Sabotage::WrongHandle { size(10, 20) } else { 20 }],
         by_sql: 0,
         consumers: 3,
         processor: false,

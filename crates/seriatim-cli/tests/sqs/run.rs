@@ -21,8 +21,9 @@ use crate::endpoint::Endpoint;
 use crate::http::{Answer, Sqs};
 use crate::processor;
 use crate::producer::{Producer, QUEUE, by_sql};
-use crate::program::{Act, Program};
+use crate::program::{Act, Program, Sabotage};
 use crate::recorder::{Lines, Recorder, now};
+use crate::size::size;
 
 /// How long nothing may come to an end before what is left counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -96,7 +97,7 @@ pub async fn run(program: &Program) -> Outcome {
         program.processor,
     );
     tokio::join!(join_all(producers), sql, chaos.run(&program.acts));
-    drain(pool).await;
+    drain(pool, patience(program)).await;
     chaos.recorder.note(Event::Drained { at: now() });
     chaos.end().await;
     if let Some(running) = running {
@@ -153,10 +154,19 @@ async fn begin(mut chaos: Chaos, program: &Program, url: &str, folder: &Path) ->
     chaos
 }
 
+/// Messages that are handled for too long never end. A plain run does not wait for that: some have
+/// overlapped within seconds.
+fn patience(program: &Program) -> Duration {
+    match program.sabotage {
+        Some(Sabotage::Overstay) => size(Duration::from_secs(6), PATIENCE),
+        _ => PATIENCE,
+    }
+}
+
 /// Waits until nothing is left to do. The checker finds whatever never ends.
-async fn drain(pool: &PgPool) {
+async fn drain(pool: &PgPool, patience: Duration) {
     let (mut last, mut changed) = (u64::MAX, Instant::now());
-    while changed.elapsed() < PATIENCE {
+    while changed.elapsed() < patience {
         if let Ok(counts) = Client::default().counts(pool, QUEUE).await {
             if counts.unfinished() == 0 {
                 return;

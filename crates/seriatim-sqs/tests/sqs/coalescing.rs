@@ -9,7 +9,7 @@ use sqlx::{Postgres, Transaction};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{Answer, PATIENCE, Sqs};
 
@@ -184,6 +184,8 @@ async fn others_go_on(sqs: &Arc<Sqs>, waits: Vec<JoinHandle<Answer>>) {
         let received = sqs.receive(&url).await;
         assert_eq!(sqs.delete(&url, &received[0]).await.status, 200);
         round += 1;
+        // These wait for seconds, in which other tests want the processors too.
+        sleep(Duration::from_millis(50)).await;
     }
     assert!(round > 1, "nothing waited");
     for answer in answers(waits).await {

@@ -14,6 +14,8 @@ mod messages;
 mod permissions;
 mod queues;
 mod servers;
+#[path = "../../../../tests/all/support/size.rs"]
+mod size;
 mod suites;
 mod support;
 mod waiting;

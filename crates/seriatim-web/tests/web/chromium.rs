@@ -1,28 +1,92 @@
 //! Headless Chromium, driven through chromedriver.
+//!
+//! To start one takes longer than most tests. So a test that ends leaves its browser to the next
+//! test that wants the same look, and the last of the tests that use one ends them all: a process
+//! that has ended leaves none.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fantoccini::actions::{InputSource, KeyAction, KeyActions};
 use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 /// The limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// How often a wait looks. A look costs little, and most of what is waited for comes at once.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How many browsers may wait for a test. Each takes some 200 MB.
+const MOST_IDLE: usize = 4;
+
 pub(crate) const ENTER: &str = "\u{e007}";
 pub(crate) const TAB: &str = "\u{e004}";
+
+/// A dark theme or a light one, and the width.
+type Look = (bool, u32);
 
 /// A browser, and the driver that ends with it.
 pub(crate) struct Browser {
     pub(crate) client: Client,
-    _driver: Driver,
+    driver: Driver,
+    look: Look,
+    in_use: InUse,
+}
+
+/// A browser that a test has left.
+struct Idle {
+    look: Look,
+    client: Client,
+    driver: Driver,
+}
+
+struct Browsers {
+    in_use: usize,
+    idle: Vec<Idle>,
+}
+
+static BROWSERS: Mutex<Browsers> = Mutex::new(Browsers { in_use: 0, idle: Vec::new() });
+
+/// Talks to the drivers. The runtime of a test ends with it.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+/// Returns the browsers, also if a test has failed while it had them.
+fn browsers() -> MutexGuard<'static, Browsers> {
+    BROWSERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts a test that uses a browser, or starts one. The last one ends those that are idle.
+struct InUse;
+
+impl InUse {
+    /// Returns an idle browser of this look too, if there is one.
+    fn begin(look: Look) -> (Self, Option<Idle>) {
+        let mut all = browsers();
+        all.in_use += 1;
+        let found = all.idle.iter().position(|idle| idle.look == look);
+        (Self, found.map(|at| all.idle.remove(at)))
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut all = browsers();
+        all.in_use -= 1;
+        let ended = if all.in_use == 0 { std::mem::take(&mut all.idle) } else { Vec::new() };
+        // The end of a browser takes a moment, in which others may have theirs.
+        drop(all);
+        drop(ended);
+    }
 }
 
 /// Ends its Chromium when it is dropped, also by a test that fails. A driver that is killed leaves
@@ -30,6 +94,8 @@ pub(crate) struct Browser {
 struct Driver {
     process: Child,
     port: u16,
+    /// Chromium leaves files there if it is ended like that.
+    _folder: TempDir,
 }
 
 impl Drop for Driver {
@@ -48,8 +114,10 @@ impl Drop for Driver {
 async fn driver() -> Option<Driver> {
     // If two drivers take a port at the same time, one of them ends.
     for _ in 0..5 {
+        let folder = TempDir::new().unwrap();
         let started = Command::new("chromedriver")
             .arg("--port=0")
+            .env("TMPDIR", folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
@@ -61,15 +129,26 @@ async fn driver() -> Option<Driver> {
                 let port = port.trim_end_matches('.').parse().unwrap();
                 // It must be able to write on.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Some(Driver { process, port });
+                return Some(Driver { process, port, _folder: folder });
             }
         }
     }
     panic!("chromedriver ends at once");
 }
 
-/// Starts Chromium; `None`, loudly, if none is installed.
+/// Returns a Chromium that shows an empty page; `None`, loudly, if none is installed.
 pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
+    let look = (dark, width);
+    let (in_use, idle) = InUse::begin(look);
+    if let Some(Idle { client, driver, .. }) = idle {
+        return Some(Browser { client, driver, look, in_use });
+    }
+    let (client, driver) = RUNTIME.spawn(start(dark, width)).await.unwrap()?;
+    Some(Browser { client, driver, look, in_use })
+}
+
+/// Starts Chromium.
+async fn start(dark: bool, width: u32) -> Option<(Client, Driver)> {
     let Some(driver) = driver().await else {
         assert!(
             std::env::var_os("SERIATIM_NEEDS_BROWSER").is_none(),
@@ -106,7 +185,7 @@ pub(crate) async fn browser(dark: bool, width: u32) -> Option<Browser> {
         .connect(&format!("http://127.0.0.1:{}", driver.port))
         .await
         .unwrap();
-    Some(Browser { client, _driver: driver })
+    Some((client, driver))
 }
 
 impl Browser {
@@ -122,7 +201,8 @@ impl Browser {
 
     /// Waits for an element.
     pub(crate) async fn see(&self, css: &str) -> fantoccini::elements::Element {
-        let found = self.client.wait().at_most(LIMIT).for_element(Locator::Css(css)).await;
+        let wait = self.client.wait().at_most(LIMIT).every(LOOK);
+        let found = wait.for_element(Locator::Css(css)).await;
         found.unwrap_or_else(|error| panic!("{css} did not appear: {error}"))
     }
 
@@ -137,7 +217,7 @@ impl Browser {
                 if seen.contains(text) {
                     return;
                 }
-                sleep(Duration::from_millis(20)).await;
+                sleep(LOOK).await;
             }
         };
         let within = timeout(LIMIT, waits).await;
@@ -157,8 +237,15 @@ impl Browser {
         self.client.execute(script, Vec::new()).await.unwrap()
     }
 
-    /// Fails if the page's policy was broken, or its script failed.
+    /// Leaves the browser to another test, or ends it.
     pub(crate) async fn close(self) {
-        self.client.close().await.unwrap();
+        let Self { client, driver, look, in_use } = self;
+        // The page that was open asks for nothing any more.
+        client.goto("about:blank").await.unwrap();
+        let mut all = browsers();
+        all.idle.push(Idle { look, client, driver });
+        let ended = (all.idle.len() > MOST_IDLE).then(|| all.idle.remove(0));
+        drop(all);
+        drop((ended, in_use));
     }
 }

@@ -18,9 +18,12 @@ fn names() -> Vec<String> {
 async fn names_and_errors_are_only_text() {
     let shop = Shop::open(0).await;
     let page = serve(shop.pool(), users()).await;
+    let mut jobs = Vec::new();
     for name in names() {
-        let job = shop.enqueue("orders", &name, &format!("poison {name}"), &name).await;
+        jobs.push(shop.enqueue("orders", &name, &format!("poison {name}"), &name).await);
         shop.enqueue("orders", &name, "fine", &name).await;
+    }
+    for (name, job) in names().into_iter().zip(jobs) {
         shop.halted("orders", &name).await;
         let lane = format!("/lane?queue=orders&group={}", encode(&name));
         let letters = format!("/failed?queue=orders&group={}", encode(&name));

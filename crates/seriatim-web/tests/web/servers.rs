@@ -73,20 +73,27 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
     }
     assert!(!front.body.contains("secret"), "{}", front.body);
     assert_eq!(request(at, "GET", "/metrics", &[], "").await.status, 401);
-    let metrics = get(at, "/metrics", VIC).await.body;
+    // Side by side: each waits for the one that is away.
+    let (metrics, list, ready, away) = tokio::join!(
+        get(at, "/metrics", VIC),
+        get(at, "/api/v1/servers", VIC),
+        request(at, "GET", "/readyz", &[], ""),
+        get(at, "/shard/2/", VIC),
+    );
+    let metrics = metrics.body;
     for line in
         ["seriatim_server_answers{shard=\"2\"} 0", "seriatim_live_processors{shard=\"1\"} 0"]
     {
         assert!(metrics.lines().any(|of| of == line), "{line}: {metrics}");
     }
-    let list = get(at, "/api/v1/servers", VIC).await.json();
+    let list = list.json();
     assert_eq!(list[1]["shard"], 1);
     assert_eq!(list[1]["queues"][0]["queue"], "orders");
     assert!(list[2]["error"].is_string() && list[0].get("error").is_none(), "{list}");
     // No server took the place of another one; one is away, so it looks again soon.
     assert!(list[0].get("took_over").is_none() && !front.body.contains("took over"), "{list}");
     assert!(front.body.contains("http-equiv=\"refresh\" content=\"3\""), "{}", front.body);
-    assert_eq!(request(at, "GET", "/readyz", &[], "").await.status, 200);
+    assert_eq!((ready.status, away.status), (200, 503));
     assert_eq!(get(at, "/shard/9/", VIC).await.status, 404);
 
     // The page of one, at its own address.
@@ -94,7 +101,6 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
     assert!(page.body.contains("<b>shard 1</b>") && page.body.contains("../../"), "{}", page.body);
     let lane = get(at, "/shard/1/lane?queue=orders&group=customer-1", VIC).await;
     assert_eq!(lane.status, 200);
-    assert_eq!(get(at, "/shard/2/", VIC).await.status, 503);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,14 +108,16 @@ async fn a_job_is_found_on_its_server_and_changed_there() {
     let three = Three::new().await;
     let at = three.serve(users()).await;
     let [_, job] = three.jobs;
-    let found = get(at, &format!("/find?q={job}"), VIC).await;
+    // Side by side: some wait for the server that is away.
+    let by_id = format!("/find?q={job}");
+    let (found, group, front) =
+        tokio::join!(get(at, &by_id, VIC), get(at, "/find?q=customer-1", VIC), get(at, "/", VIC));
     assert_eq!((found.status, location(&found)), (303, &*format!("shard/1/find?q={job}")));
-    let group = get(at, "/find?q=customer-1", VIC).await;
     let links = ["<a href=\"shard/1/find?q=customer%2D1\">1 found", "0 found", "no answer"];
     assert!(links.iter().all(|link| group.body.contains(link)), "{}", group.body);
     // A list of results stays as it is read; the front page refreshes.
     assert!(!group.body.contains("http-equiv"), "{}", group.body);
-    assert!(get(at, "/", VIC).await.body.contains("http-equiv=\"refresh\""));
+    assert!(front.body.contains("http-equiv=\"refresh\""));
 
     let cancel = serde_json::json!({
         "action": "cancel", "job": job, "reason": "by mistake", "dry_run": false,

@@ -18,6 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::size::size;
+
 /// The limit of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
@@ -171,7 +173,7 @@ impl JobHandler for Work {
             });
         }
         if data == "nap" {
-            sleep(Duration::from_millis(700)).await;
+            sleep(Duration::from_millis(size(50, 700))).await;
         }
         if data == "flaky" && job.attempt() == 1 {
             return Err(JobError::retry("connection reset by peer"));

@@ -11,8 +11,8 @@ use sqlx::postgres::PgPoolOptions;
 use super::work::Work;
 use crate::support::standby::Pair;
 use crate::support::{
-    AwakeInstant, Errors, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, queue,
-    sample, until_caught_up, value, witness,
+    AwakeInstant, Errors, Gate, Log, by_hand, ended, enqueue, eventually, handler_with, long,
+    queue, sample, size, until_caught_up, value, witness,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -53,6 +53,9 @@ async fn fail_over(pair: &Pair) -> PgPool {
 /// once then (P2), until the first one's process has seen it. One effect is kept (P4).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_whose_claim_is_lost_is_dropped_soon_and_its_job_has_one_effect() {
+    if !long() {
+        return;
+    }
     for hold in sample(HOLDS) {
         let Some(pair) = pair().await else { return };
         let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
@@ -93,6 +96,9 @@ async fn a_handler_whose_claim_is_lost_is_dropped_soon_and_its_job_has_one_effec
 /// suspect it: this one lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_end_is_lost_does_not_stand_for_its_lease() {
+    if !long() {
+        return;
+    }
     let Some(pair) = pair().await else { return };
     let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
     let pool = followed(&pair).await;
@@ -142,12 +148,12 @@ async fn the_newest_commits_are_lost_and_all_others_keep_the_promises() {
     witness::prepare(pair.old()).await;
     let hosts = [pair.database.url(), pair.standby_url()].map(|url| url.parse().unwrap());
     let work = Work::begin(&hosts).await;
-    Work::goes_on(pair.old(), 200).await;
+    Work::goes_on(pair.old(), size(30, 200)).await;
     cut_off(&pair).await;
     // A sequence is written ahead by 32 ids, which no commit loses.
-    Work::goes_on(pair.old(), 200).await;
+    Work::goes_on(pair.old(), size(120, 200)).await;
     let new = fail_over(&pair).await;
-    Work::goes_on(&new, 200).await;
+    Work::goes_on(&new, size(60, 200)).await;
     let lost = work.ends_with_losses(&new).await;
     println!("{lost} acknowledged jobs were lost");
     assert!(lost > 32, "{lost}");

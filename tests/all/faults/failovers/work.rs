@@ -13,7 +13,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::witness::{self, Findings, Inside, Step};
-use crate::support::{Log, chain, handler_with, queue, value};
+use crate::support::{Log, chain, handler_with, queue, size, value};
 
 const QUEUES: [(&str, Hold); 2] =
     [("held", Hold::Transaction), ("leased", Hold::Lease(Duration::from_mins(10)))];
@@ -72,7 +72,7 @@ async fn worker(name: &str, hosts: &[PgConnectOptions], inside: &Inside, keys: &
 /// ack is lost is received again.
 async fn receive(pool: PgPool) {
     let client = Client::default();
-    let receive = Receive::new(RECEIVED).max(3).visibility(Duration::from_secs(5));
+    let receive = Receive::new(RECEIVED).max(3).visibility(Duration::from_secs(size(2, 5)));
     loop {
         for job in client.receive(&pool, receive.clone()).await.unwrap_or_default() {
             let write = async {
@@ -105,7 +105,7 @@ async fn produce(pool: PgPool, stop: Arc<AtomicBool>) -> Vec<Acknowledged> {
             acknowledged.push(Acknowledged { n, id: enqueued.id() });
         }
         // The producer's pace.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(size(6, 2))).await;
     }
     acknowledged
 }

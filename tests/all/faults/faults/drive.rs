@@ -26,6 +26,7 @@ use crate::faults::random_histories::features;
 use crate::faults::random_histories::program::Limits;
 use crate::faults::random_histories::recorder::{Recorder, now};
 use crate::faults::random_histories::run::EACH;
+use crate::faults::second_server::second_server;
 use crate::support::network::Network;
 use crate::support::worker_process::WorkerProcess;
 use crate::support::{Log, by_hand};
@@ -43,6 +44,8 @@ pub struct Setup {
     pub load: Load,
     /// Every so many workers one is behind a network of its own.
     pub networks: usize,
+    /// Whether its server is its own: the faults harm it, or it has settings or programs.
+    pub alone: bool,
     pub server: &'static [(&'static str, &'static str)],
     /// All processes connect through one network, which can lead elsewhere.
     pub front: bool,
@@ -129,15 +132,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub async fn new(setup: Setup) -> Self {
-        let builder = [("deadlock_timeout", "100ms"), ("max_connections", "60")]
-            .iter()
-            .chain(setup.server)
-            .fold(Server::builder(), |builder, (name, value)| builder.setting(*name, *value));
-        let builder = match &setup.programs {
-            Some(programs) => builder.binaries(programs),
-            None => builder,
-        };
-        let server = builder.start().await.unwrap();
+        let server = if setup.alone { own_server(&setup).await } else { second_server().await };
         let database = TestDatabase::create_on(&server).await.unwrap();
         let front = if setup.front { Some(Network::to(&database.url()).await) } else { None };
         let direct = database.url();
@@ -396,6 +391,18 @@ impl Round {
             idled: Duration::ZERO,
         }
     }
+}
+
+async fn own_server(setup: &Setup) -> Server {
+    let builder = [("deadlock_timeout", "100ms"), ("max_connections", "60")]
+        .iter()
+        .chain(setup.server)
+        .fold(Server::builder(), |builder, (name, value)| builder.setting(*name, *value));
+    let builder = match &setup.programs {
+        Some(programs) => builder.binaries(programs),
+        None => builder,
+    };
+    builder.start().await.unwrap()
 }
 
 /// How many jobs are, if the database says so.

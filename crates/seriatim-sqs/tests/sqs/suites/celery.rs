@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
+use crate::size::size;
 use crate::suites::{SUITES, client};
 use crate::support::PATIENCE;
 
@@ -244,7 +245,7 @@ async fn run(tasks: usize, kills: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn celery_loses_and_doubles_nothing_while_all_is_killed() {
-    run(150, 2).await;
+    run(size(50, 150), size(1, 2)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,7 @@
 //! The closing scenario: `seriatim demo`, and its five faults found and mended by the page alone.
 //! It prints the keys, clicks and seconds of each (`--nocapture`).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[path = "../../seriatim-web/tests/web/chromium.rs"]
+#[path = "../../../seriatim-web/tests/web/chromium.rs"]
 #[allow(dead_code)]
 mod chromium;
 
