@@ -2,8 +2,8 @@
 -- nothing, and counts nothing beyond 10,001.
 
 -- Returns a session's query as it may be shown: the library's own literals are left out, as a
--- success's result is one, and its holds as a whole, as they show the claim's token. Null: the role
--- may not see it.
+-- success's result is one, and its holds as a whole, also those of a claim's message, as they show
+-- the claim's token. Null: the role may not see it.
 create or replace function shown_query(query text) returns text
 language sql immutable as $$
   select case

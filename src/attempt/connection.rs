@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
+use crate::liveness::sessions::PROOF_LIMIT;
 use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId};
 
 /// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
@@ -27,11 +28,11 @@ pub(crate) struct SlotConnection {
     pub(crate) options: Option<Arc<PgConnectOptions>>,
     /// True while a transaction is open that sqlx did not begin and does not count.
     pub(crate) begun: bool,
-    /// The job whose locks were taken by the settle of the job before.
+    /// The job whose locks were taken with its claim, or with the settle of the job before.
     pub(crate) preheld: Option<PreheldJob>,
 }
 
-/// A job whose locks were taken with the settle of the one before it.
+/// A job whose locks were taken with its claim, or with the settle of the one before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreheldJob {
     pub(crate) job: i64,
@@ -81,15 +82,16 @@ impl SlotConnection {
         }
     }
 
-    /// Notes the answer of a settle that also held a job, or ends the transaction that did not get
-    /// its locks. If the connection is lost, the job's own hold finds that.
+    /// Notes the answer of a claim or settle that also held a job, or ends the transaction that did
+    /// not get its locks. If the connection is lost, the job's own hold finds that. An answer that
+    /// was long on its way proves too little: the job is held anew.
     pub(crate) async fn set_preheld(
         &mut self,
         job: i64,
         held: Option<HoldReceipt>,
         asked_at: Instant,
     ) {
-        match held {
+        match held.filter(|_| asked_at.elapsed() < PROOF_LIMIT / 2) {
             Some(receipt) => self.preheld = Some(PreheldJob { job, receipt, asked_at }),
             None => drop(self.rollback().await),
         }

@@ -225,13 +225,13 @@ async fn a_suspicion_from_before_a_restart_gets_a_new_grace() {
         let begun = Instant::now();
         assert_eq!(claims().await, 0);
         let due_in =
-            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap();
+            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap() + 1;
         assert!((1_750..10_000).contains(&due_in), "{due_in}");
         scene.started_at("now").await;
         let begun = Instant::now();
         assert_eq!(claims().await, 0);
         let due_in =
-            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap();
+            scene.number(&in_ms).await + i64::try_from(begun.elapsed().as_millis()).unwrap() + 1;
         assert!((15_000..30_000).contains(&due_in), "{due_in}");
         scene.started_at("2000-01-01").await;
         assert_eq!(claims().await, 1);

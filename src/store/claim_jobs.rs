@@ -1,8 +1,8 @@
 //! The claim of jobs from a queue, in one round trip.
 //!
 //! The function is `claim_jobs` of the schema: `sql/functions/claim.sql` says what it does. Its
-//! arguments are literals, as the message is a transaction of its own: a transaction pooler gives
-//! it to one session.
+//! arguments are literals, as the message is a transaction of its own, or two with the hold of the
+//! first job: a transaction pooler gives it to one session.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ impl Store {
         bounds: ClaimBounds,
         options: ClaimOptions,
     ) -> Result<ClaimAnswer, sqlx::Error> {
-        let call = self.claim_call(queue, bounds, options);
+        let call = self.claim_call(queue, bounds, options, false);
         // One message, which a transaction pooler gives to one session.
         let mut rows = sqlx::raw_sql(AssertSqlSafe(call.clone())).fetch_all(&mut *conn).await?;
         if end_of(rows.last())?.is_none() {
@@ -151,7 +151,8 @@ impl Store {
         bounds: ClaimBounds,
         options: ClaimOptions,
     ) -> Result<ClaimAnswer, sqlx::Error> {
-        let (call, then) = (self.claim_call(queue, bounds, options), self.commit_and_hold(conn));
+        let call = self.claim_call(queue, bounds, options, true);
+        let then = self.commit_and_hold(conn);
         // The begin, the claim, the commit; and perhaps a limit that is lifted.
         let committed = 3 + usize::from(call.starts_with("set "));
         let message = format!("{BEGIN}; {call}; {then}");
@@ -162,7 +163,13 @@ impl Store {
         Ok(ClaimAnswer { held, ..ClaimAnswer::read(&rows, options)? })
     }
 
-    fn claim_call(&self, queue: &str, bounds: ClaimBounds, options: ClaimOptions) -> String {
+    fn claim_call(
+        &self,
+        queue: &str,
+        bounds: ClaimBounds,
+        options: ClaimOptions,
+        then_hold: bool,
+    ) -> String {
         let (claim, queue) = (self.names.quoted("claim_jobs"), name(queue));
         let ClaimBounds { slots, followers, bytes, ungrouped_first, from } = bounds;
         let ClaimOptions {
@@ -184,7 +191,7 @@ impl Store {
         format!(
             "{no_limit}select * from {claim}(({queue}, null, false, {processor}, {max_attempts}, '{lease}', {own_lease}, \
              {ignore_before}, {jobs_per_turn}, true)::{terms}, ({slots}, {followers}, {bytes}, null)::{limits}, \
-             ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first})"
+             ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first}, {then_hold})"
         )
     }
 }

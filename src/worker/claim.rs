@@ -26,6 +26,8 @@ use crate::worker::worker::Worker;
 
 /// Bounds a claim. A slower claim has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+/// Bounds the end of a transaction in which a claim was to hold a job.
+const END_LIMIT: Duration = Duration::from_secs(1);
 /// Delay after a claim that saw more work than it could take.
 const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
@@ -220,13 +222,24 @@ impl Worker {
             let claimed = store.claim(conn, queue, bounds, options).await;
             return claimed.map(Box::new).map(Looked::Claimed);
         }
-        let asked_at = Instant::now();
         conn.begun = true;
         let claimed = store.claim_and_hold(conn, queue, bounds, options).await;
-        let job = claimed.as_ref().ok().and_then(|claimed| claimed.jobs.first());
-        let receipt = claimed.as_ref().ok().and_then(|claimed| claimed.held);
-        conn.set_preheld(job.map_or(0, |claim| claim.job), receipt, asked_at).await;
         claimed.map(Box::new).map(Looked::Claimed)
+    }
+
+    /// Keeps the connection of a claim for the job that it holds, or for others. If the end of a
+    /// transaction without a held job hangs, the connection is lost.
+    async fn keep_claimed(
+        state: &mut WorkerState,
+        mut conn: SlotConnection,
+        claimed: &ClaimAnswer,
+        asked_at: Instant,
+    ) {
+        if conn.begun {
+            let job = claimed.jobs.first().map_or(0, |claim| claim.job);
+            _ = timeout(END_LIMIT, conn.set_preheld(job, claimed.held, asked_at)).await;
+        }
+        state.spare.extend(Some(conn).filter(|conn| !conn.begun || conn.preheld.is_some()));
     }
 
     /// Records the answer of a claim, or of the look instead of it.
@@ -311,8 +324,10 @@ impl Worker {
         };
         // One that reads past much is left to the claim's cursor.
         let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
-        // Many jobs are held by their slots, side by side.
-        let holds = !self.leased() && !state.busy && conn.watched;
+        // Many jobs are held by their slots, side by side. A prefetched one may need the
+        // connection.
+        let quiet = !state.busy && state.prefetch.is_empty();
+        let holds = !self.leased() && quiet && conn.watched;
         let claimed = {
             let claim = self.look_and_claim(&mut conn, (look, holds), bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
@@ -334,14 +349,14 @@ impl Worker {
         match claimed {
             Ok(Ok(looked)) => {
                 let claimed = self.record(state, &mut conn, looked, (bounds, asked_at));
-                // One that could not be rolled back is lost.
-                state.spare.extend(Some(conn).filter(|conn| !conn.begun || conn.preheld.is_some()));
+                Self::keep_claimed(state, conn, &claimed, asked_at).await;
                 Ok(Some((claimed, asked_at)))
             }
             // The locked rows are free for others again. The next claim is soon.
             Ok(Err(error)) if gave_up_waiting(&error) => {
-                state.spare.push(conn);
-                Ok(Some((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at)))
+                let claimed = ClaimAnswer { more: true, ..ClaimAnswer::default() };
+                Self::keep_claimed(state, conn, &claimed, asked_at).await;
+                Ok(Some((claimed, asked_at)))
             }
             failed => {
                 if let Ok(Err(error)) = &failed

@@ -1,5 +1,6 @@
 //! Connections for claims and slots. By transaction, claims stay on a connection that claimed
-//! before: each session plans their statements anew, which takes longer than a claim.
+//! before, unless it holds a job: each session plans their statements anew, which takes longer than
+//! a claim.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,10 +62,11 @@ impl WorkerState {
         }
     }
 
-    /// Returns a connection for a claim: one that claimed before, if there is one.
+    /// Returns a connection for a claim: if possible, one that claimed before, and has held a job.
     pub(crate) fn for_claim(&mut self) -> Option<SlotConnection> {
-        let claims = self.spare.iter().position(|conn| conn.has_claimed);
-        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
+        let rank = |at: &usize| (self.spare[*at].has_claimed, self.spare[*at].watched);
+        let best = (0..self.spare.len()).max_by_key(rank)?;
+        Some(self.spare.swap_remove(best))
     }
 
     /// Returns a connection for a job: the one that holds it, or if possible one that has not

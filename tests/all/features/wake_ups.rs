@@ -337,7 +337,8 @@ async fn a_hold_that_fails_after_its_claim_costs_no_attempt() {
         let begun = Instant::now();
         let mut jobs = 0;
         while !value::<bool>(pool, passed).await {
-            assert!(begun.elapsed() < PATIENCE, "claims do not hold jobs");
+            // A session that was killed is followed by one whose first hold is alone.
+            assert!(begun.elapsed() < PATIENCE * 8, "claims do not hold jobs");
             jobs += 1;
             let job = job_of("q", &format!("g{jobs}"), jobs);
             seriatim::enqueue(pool, job).await.unwrap();
