@@ -8,7 +8,9 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
+use futures::StreamExt;
 use futures::future::{join, join_all};
+use futures::stream::FuturesUnordered;
 use serde::Serialize;
 use seriatim::admin::{QueueOverview, TookOver};
 use seriatim::explain::BoundedCount;
@@ -63,12 +65,14 @@ pub fn router_over(shards: &Shards, mut config: Config) -> Router {
     })
 }
 
-/// Says whether the database of a server answers.
+/// Says whether the database of a server answers. It waits for none that is away if another does.
 async fn readyz(State(servers): State<Servers>) -> (StatusCode, &'static str) {
     let ask = async |app: &App| sqlx::query("select 1").execute(&app.reads()).await;
-    let asked = servers.iter().map(|(_, app)| ask(app));
-    if join_all(asked).await.iter().any(Result::is_ok) {
-        return (StatusCode::OK, "ok\n");
+    let mut asked: FuturesUnordered<_> = servers.iter().map(|(_, app)| ask(app)).collect();
+    while let Some(answer) = asked.next().await {
+        if answer.is_ok() {
+            return (StatusCode::OK, "ok\n");
+        }
     }
     (StatusCode::SERVICE_UNAVAILABLE, "no database can be reached\n")
 }

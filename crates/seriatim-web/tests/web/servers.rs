@@ -74,11 +74,11 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
     assert!(!front.body.contains("secret"), "{}", front.body);
     assert_eq!(request(at, "GET", "/metrics", &[], "").await.status, 401);
     // Side by side: each waits for the one that is away.
-    let (metrics, list, ready, away) = tokio::join!(
+    let (metrics, list, (ready, ready_at), (away, away_at)) = tokio::join!(
         get(at, "/metrics", VIC),
         get(at, "/api/v1/servers", VIC),
-        request(at, "GET", "/readyz", &[], ""),
-        get(at, "/shard/2/", VIC),
+        async { (request(at, "GET", "/readyz", &[], "").await, Instant::now()) },
+        async { (get(at, "/shard/2/", VIC).await, Instant::now()) },
     );
     let metrics = metrics.body;
     for line in
@@ -94,6 +94,7 @@ async fn each_server_is_shown_and_one_that_is_away_is_named() {
     assert!(list[0].get("took_over").is_none() && !front.body.contains("took over"), "{list}");
     assert!(front.body.contains("http-equiv=\"refresh\" content=\"3\""), "{}", front.body);
     assert_eq!((ready.status, away.status), (200, 503));
+    assert!(ready_at < away_at, "one server that answers is enough");
     assert_eq!(get(at, "/shard/9/", VIC).await.status, 404);
 
     // The page of one, at its own address.
