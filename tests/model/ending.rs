@@ -34,7 +34,7 @@ pub struct Graph<M: Model> {
     pub stuck: Option<Story<M>>,
 }
 
-/// Faster than the standard hasher in a build without optimisation. The number of states is
+/// Faster than the standard hasher. The number of states is
 /// compared with that of Stateright, which has another hasher.
 #[derive(Default)]
 struct Mixer {
@@ -89,7 +89,7 @@ fn key(s: &impl Hash) -> u64 {
 }
 
 /// The numbers of states by their keys, in the order in which they were met. It does what a map
-/// does, in a part of the time in a build without optimisation.
+/// does, in a part of the time.
 struct Numbers {
     /// A key is at its own place or behind it. Free places have 0; they are half of all at least.
     places: Vec<(u64, u32)>,
@@ -205,12 +205,14 @@ pub fn walk<M: Ends>(model: &M) -> Graph<M> {
     // For each state: whether all has ended, and from which states it is come to.
     let mut goal = Vec::new();
     let mut into: Vec<Vec<u32>> = Vec::new();
+    let mut violated = None;
+    let properties = model.properties();
     for state in model.init_states() {
         goal.push(model.ended(&state));
         into.push(Vec::new());
+        let broken = properties.iter().find(|it| !(it.condition)(model, &state));
+        violated = violated.or(broken.map(|it| it.name));
     }
-    let mut violated = None;
-    let properties = model.properties();
     let met = visit(model, |Arrival { from, action, to, is_new }, after| {
         if is_new {
             let broken = properties.iter().find(|it| !(it.condition)(model, after));

@@ -230,6 +230,7 @@ async fn an_address_that_leads_on_after_a_change_of_options_is_followed() {
     let id = enqueue(&new, "q", "g", 3).await;
     assert_eq!(ended(&new, id).await.status, JobStatus::Succeeded);
     running.shutdown(Duration::from_secs(5)).await;
+    by_hand(other.pool(), &format!("drop database {name} with (force)")).await;
 }
 
 /// A handler that is dropped inside a query leaves its connection in an unknown state: its outcome

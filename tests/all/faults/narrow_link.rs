@@ -19,7 +19,7 @@ const LOAD: &str = "insert into seriatim.job (queue, group_id, data, flagged) \
 #[tokio::test(flavor = "multi_thread")]
 async fn large_jobs_drain_over_a_narrow_link() {
     // Without a bound, the jobs of 16 groups take more than the 5 s that a claim has.
-    let (jobs, rate) = size((40_u32, 6_000_000), (80, 10_000_000));
+    let (jobs, rate) = size((40_u32, 5_000_000), (80, 10_000_000));
     let db = database().await;
     sqlx::query(LOAD).bind(i64::from(jobs)).execute(db.pool()).await.unwrap();
     let network = Network::to(&db.url()).await;

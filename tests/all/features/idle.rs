@@ -26,7 +26,8 @@ async fn processor(database: &TestDatabase, log: &Log, hold: Hold) -> ProcessorB
     })
 }
 
-/// Whether neither queues nor maintenance have polled for two seconds, though they did before.
+/// Whether neither queues nor maintenance have polled for two seconds (1.5 in a plain run), though
+/// they did before.
 /// Maintenance would poll once a second, and queues twice.
 const QUIET: &str = "select coalesce(max(query_start) < clock_timestamp() - interval '2 s', false) from pg_stat_activity \
     where datname = current_database() and query ~ 'claim_jobs|awaits_maintenance' and query !~ 'pg_stat_activity'";

@@ -188,7 +188,7 @@ async fn a_database_that_is_down_is_named_as_such_and_so_is_its_return() {
     let logged = Logged::default();
     let _guard = logged.start();
     server.stop_immediately().await.unwrap();
-    let pool = PgPoolOptions::new().max_connections(10).acquire_timeout(Duration::from_secs(1));
+    let pool = PgPoolOptions::new().max_connections(10).acquire_timeout(Duration::from_secs(2));
     let builder = Processor::builder(pool.connect_lazy(&database.url()).unwrap());
     let running = builder.queue(queue("q"), nothing()).build().unwrap().start_when_ready();
     until_logged(&logged, "queue \"q\" got no connection").await;

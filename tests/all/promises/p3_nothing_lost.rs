@@ -131,9 +131,10 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
         (0..3).map(|_| tokio::spawn(produce(pool.clone(), Arc::clone(&latest)))).collect();
     let done = CancellationToken::new();
     let restarts = async |done: CancellationToken| {
-        let mut count = 0;
+        let (mut count, mut busy) = (0, 0);
         // Twice at least, however soon the producers have ended.
         while count < 2 || !done.is_cancelled() {
+            busy += usize::from(!done.is_cancelled());
             let running = start(&database, &errors).await;
             // The life of a process that is deployed often.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(20..200))).await;
@@ -142,7 +143,7 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
             assert_eq!((report.still_running, report.lost), (0, 0), "{report:?}");
             count += 1;
         }
-        count
+        busy
     };
     let producing = async {
         let (mut ids, mut batches) = (Vec::new(), Vec::new());
@@ -156,7 +157,7 @@ async fn all_committed_jobs_end_through_failures_and_restarts() {
     };
     let ((ids, batches), one, other) =
         tokio::join!(producing, restarts(done.clone()), restarts(done.clone()));
-    assert!(one + other > 2, "processors came and went");
+    assert!(one + other > 1, "processors came and went while jobs came");
 
     let last = start(&database, &errors).await;
     let several = "select count(*) > 2 from seriatim.job where data #>> '{}' = 'on time'";

@@ -205,12 +205,12 @@ const PLACES: [(&str, FailureKind, &str); 19] = [
     (
         "drop of the future",
         FailureKind::Timeout,
-        "the handler did not return within 500ms, and panicked as it was dropped: hostile",
+        "the handler did not return within 2s, and panicked as it was dropped: hostile",
     ),
     (
         "drop of the future in tx",
         FailureKind::Timeout,
-        "the handler did not return within 500ms, and panicked as it was dropped: hostile",
+        "the handler did not return within 2s, and panicked as it was dropped: hostile",
     ),
     ("layer", FailureKind::Panic, "hostile at layer"),
     ("span", FailureKind::Panic, "hostile at span"),
@@ -228,7 +228,7 @@ async fn p3_each_panic_of_the_users_code_is_a_failed_attempt() {
         Ok(data)
     });
     let once = RetryPolicy::new(1);
-    let hostile = queue("hostile").hold(HOLD).retry(once).timeout(Duration::from_millis(500));
+    let hostile = queue("hostile").hold(HOLD).retry(once).timeout(Duration::from_secs(2));
     let builder = processor(&database, 12)
         .await
         .queue(hostile, Handler)

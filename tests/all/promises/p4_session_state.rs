@@ -71,7 +71,7 @@ fn all_left() -> Vec<(&'static str, bool)> {
 async fn p4_what_a_handler_leaves_in_its_session_harms_no_job() {
     // Side by side, each in a database of its own: most of their time is the sleeps of triggers.
     let all = all_left();
-    join_all(all.chunks(all.len().div_ceil(4)).map(harms_no_job)).await;
+    join_all(all.chunks(all.len().div_ceil(2)).map(harms_no_job)).await;
 }
 
 async fn harms_no_job(all: &[(&str, bool)]) {

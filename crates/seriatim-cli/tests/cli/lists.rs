@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use seriatim::{OutOfAttempts, Processor, QueueOptions};
+use seriatim::{NewJob, OutOfAttempts, Processor, QueueOptions};
 use tokio::time::Instant;
 
 use crate::support::{Cli, DONE, ERROR, Fails, NOTHING, PATIENCE, ran};
@@ -137,7 +137,9 @@ async fn an_observer_sees_why_a_lane_stands() {
         println!("skipped: the server may not let a new role in");
         return;
     }
-    let id = cli.enqueue("g").await.to_string();
+    // Nobody serves it: a job that had been due for 10 s would be a problem.
+    let job = NewJob::new("orders", &json!(1)).group("g").delay(Duration::from_hours(1));
+    let id = cli.client.enqueue(cli.database.pool(), job).await.unwrap().id().to_string();
     let pool = cli.database.pool();
     let name = cli.database.name().to_owned();
     let roles = include_str!("../../../../docs/roles.sql");

@@ -173,7 +173,8 @@ impl JobHandler for Work {
             });
         }
         if data == "nap" {
-            sleep(Duration::from_millis(size(50, 700))).await;
+            let pictures = std::env::var_os("SERIATIM_PICTURES").is_some();
+            sleep(Duration::from_millis(if pictures { 700 } else { size(50, 700) })).await;
         }
         if data == "flaky" && job.attempt() == 1 {
             return Err(JobError::retry("connection reset by peer"));

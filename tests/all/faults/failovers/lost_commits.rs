@@ -151,7 +151,7 @@ async fn the_newest_commits_are_lost_and_all_others_keep_the_promises() {
     Work::goes_on(pair.old(), size(30, 200)).await;
     cut_off(&pair).await;
     // A sequence is written ahead by 32 ids, which no commit loses.
-    Work::goes_on(pair.old(), size(120, 200)).await;
+    Work::goes_on(pair.old(), size(160, 200)).await;
     let new = fail_over(&pair).await;
     Work::goes_on(&new, size(60, 200)).await;
     let lost = work.ends_with_losses(&new).await;

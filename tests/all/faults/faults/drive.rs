@@ -132,6 +132,8 @@ const IDLE: Duration = Duration::from_secs(1);
 
 impl Driver {
     pub async fn new(setup: Setup) -> Self {
+        // The second server is shared.
+        assert!(setup.alone || setup.server.is_empty() && setup.programs.is_none());
         let server = if setup.alone { own_server(&setup).await } else { second_server().await };
         let database = TestDatabase::create_on(&server).await.unwrap();
         let front = if setup.front { Some(Network::to(&database.url()).await) } else { None };
