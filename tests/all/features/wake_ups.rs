@@ -306,8 +306,9 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
     assert!(looks <= jobs + 2 * slow + 5 + heartbeats, "{looks} looks, {slow} slow");
 }
 
-/// A claim of a lone job holds it in the same message.
+/// A claim of a lone job may hold it in the same message.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes: the connection that claims seldom is one that has held a job"]
 async fn a_hold_that_fails_after_its_claim_costs_no_attempt() {
     let [refused, killed] = FAILING_HOLDS;
     let variants = [(refused, None), (killed, Some(2)), (refused, Some(2)), (killed, None)];
