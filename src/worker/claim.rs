@@ -325,8 +325,8 @@ impl Worker {
         // One that reads past much is left to the claim's cursor.
         let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
         // Many jobs are held by their slots, side by side. A prefetched one may need the
-        // connection.
-        let quiet = !state.busy && state.prefetch.is_empty();
+        // connection. Shared slots keep none between two jobs.
+        let quiet = !state.busy && state.prefetch.is_empty() && !self.slots.bounded();
         let holds = !self.leased() && quiet && conn.watched;
         let claimed = {
             let claim = self.look_and_claim(&mut conn, (look, holds), bounds, options);

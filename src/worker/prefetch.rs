@@ -288,11 +288,6 @@ impl Prefetch {
         if ahead { buffer.pop_ahead() } else { buffer.pop() }
     }
 
-    /// Releases a turn that no slot can take.
-    pub(crate) fn give_back(&self, waiting: PrefetchedTurn) {
-        self.release(vec![waiting]);
-    }
-
     /// Releases the turns that may not wait.
     pub(crate) fn release_urgent(&self) {
         self.release(self.buffer().take(|entry| !entry.may_wait));

@@ -95,9 +95,6 @@ impl Worker {
         } else if let Some(conn) = state.for_job(waiting.run.claim.job) {
             let prefetch = Arc::clone(&state.prefetch);
             state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
-        } else {
-            // The connection of its claim was lost behind the claim.
-            state.prefetch.give_back(waiting);
         }
     }
 
