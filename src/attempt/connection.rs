@@ -83,8 +83,8 @@ impl SlotConnection {
     }
 
     /// Notes the answer of a claim or settle that also held a job, or ends the transaction that did
-    /// not get its locks. If the connection is lost, the job's own hold finds that. An answer that
-    /// was long on its way proves too little: the job is held anew.
+    /// not get the job's locks. If the connection is lost, the job's own hold finds that. The job is
+    /// held again after a slow answer, which proves too little.
     pub(crate) async fn set_preheld(
         &mut self,
         job: i64,

@@ -202,6 +202,7 @@ impl Client {
     }
 
     async fn connection(&self, pool: &PgPool) -> Result<PoolConnection<Postgres>, MigrateError> {
+        // Made first: the server may end a session that is idle meanwhile.
         Release::this();
         let schema = || self.schema().to_owned();
         let conn = pool.acquire().await;

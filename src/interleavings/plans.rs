@@ -303,8 +303,9 @@ async fn check(shapes: Range<usize>, statistics: &[&str]) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// How a new session makes its plans: for any values, and for those of each call. CI tries both
-/// before and after the tables are analysed, and a plain run the first one after it.
+/// The ways in which a new session makes its plans: once for any values, or again for the values of
+/// each call. CI tries both before and after the tables are analysed. A plain run tries the first
+/// one afterwards.
 const MODES: &[&str] = &["force_generic_plan", "force_custom_plan"];
 
 async fn read_too_much(name: &str, insert: &str, statistics: &[&str]) -> Vec<String> {

@@ -140,10 +140,11 @@ impl Store {
         ClaimAnswer::read(&rows, options)
     }
 
-    /// Claims jobs of a queue, and holds the first one in the transaction that is open then, also
-    /// if it brings none.
+    /// Claims jobs of a queue, and holds the first one in another transaction of the same message.
+    /// That transaction is open afterwards, even if the claim brings no job.
     ///
-    /// Not cancel safe, as [`claim`](Self::claim). After an error the transaction is rolled back.
+    /// Not cancel safe, as [`claim`](Self::claim). After an error the caller ends the transaction, or
+    /// closes the connection.
     pub(crate) async fn claim_and_hold(
         &self,
         conn: &mut PgConnection,

@@ -78,8 +78,7 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Returns this crate's. The first call makes it, which takes a while: before a session is
-    /// taken that the host may end as idle.
+    /// Returns the release of this crate. The first call takes a while, because it makes all texts.
     pub(crate) fn this() -> &'static Self {
         static THIS: LazyLock<Release> =
             LazyLock::new(|| Release { steps: STEPS.to_vec(), functions: functions() });

@@ -63,7 +63,7 @@ impl Worker {
         let brought = claimed.jobs.len();
         let burst = state.busy || shows_burst(&claimed);
         self.start_claimed(state, &mut claimed, &mut reserved, asked_at);
-        // A stop may keep a job that is held from its start.
+        // A job that is held may not have started because of a stop.
         state.spare.retain(|conn| !conn.begun);
         let mut passed = self.take_back_ended(state);
         state.prefetch.release_urgent();

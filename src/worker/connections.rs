@@ -1,6 +1,6 @@
 //! Connections for claims and slots. By transaction, claims stay on a connection that claimed
-//! before, unless it holds a job: each session plans their statements anew, which takes longer than
-//! a claim.
+//! before, unless that connection holds a job. A session's first claim takes longer, because it
+//! plans the statements.
 
 use std::sync::Arc;
 use std::time::Duration;

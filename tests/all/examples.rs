@@ -23,8 +23,8 @@ const ODD_NAMES: [&str; 7] = [
     r#""-dash""#,
 ];
 
-/// The URL of a server for all examples: each would start one of its own, which takes seconds. It
-/// is not that of the tests, as an example drops the databases of processes that it does not know.
+/// Returns the URL of a server for all examples, because to start a server takes seconds. The tests
+/// have another server: an example drops the databases of processes that it does not know.
 fn server() -> &'static str {
     static SERVER: OnceLock<(Server, String)> = OnceLock::new();
     let start = || {

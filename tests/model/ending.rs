@@ -88,10 +88,9 @@ fn key(s: &impl Hash) -> u64 {
     hasher.finish().max(1)
 }
 
-/// The numbers of states by their keys, in the order in which they were met. It does what a map
-/// does, in a part of the time.
+/// The numbers of states by their keys, in the order in which they were met: a map, but faster.
 struct Numbers {
-    /// A key is at its own place or behind it. Free places have 0; they are half of all at least.
+    /// A key is at its own place or after it. Free places have 0; at least half of all are free.
     places: Vec<(u64, u32)>,
     count: usize,
 }

@@ -139,9 +139,11 @@ async fn an_attempt_is_a_trace_that_links_to_its_send() {
     for (hold, queue) in HOLDS.into_iter().zip(["linked", "linked-lease"]) {
         let database = TestDatabase::create().await.unwrap();
         let pool = database.pool();
+        // It records spans from now on.
+        let client = client();
         let request = tracing::info_span!("request", messaging.destination.name = queue);
         let job = NewJob::new(queue, &1).group("it's g").name("kind");
-        let enqueued = client().enqueue(pool, job).instrument(request.clone()).await.unwrap();
+        let enqueued = client.enqueue(pool, job).instrument(request.clone()).await.unwrap();
         drop(request);
         let _running = start(pool, queue, hold, seriatim_otel::layer()).await;
 

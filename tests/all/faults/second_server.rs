@@ -1,4 +1,4 @@
-//! Servers beside the shared one. Tests that harm no server share them, as a start takes seconds.
+//! More servers that tests share, because to start a server takes seconds. No test may harm them.
 
 use seriatim::testing::Server;
 use tokio::sync::OnceCell;

@@ -99,7 +99,7 @@ async fn worker(shards: &Shards, inside: &Inside, errors: &Errors) -> Running {
     builder.build().unwrap().start().await.unwrap()
 }
 
-/// Returns how many effects come in [`span`] on these servers together.
+/// Returns how many effects all of these servers together have in [`span`].
 async fn rate(pools: &[&PgPool]) -> i64 {
     let all = async || {
         let mut all = 0;

@@ -236,20 +236,7 @@ where
         + for<'r> sqlx::Decode<'r, sqlx::Postgres>
         + sqlx::Type<sqlx::Postgres>,
 {
-    eventually_in(PATIENCE, pool, query, expected).await;
-}
-
-/// The same, for what may take as long.
-pub async fn eventually_in<T>(limit: Duration, pool: &PgPool, query: &'static str, expected: T)
-where
-    T: PartialEq
-        + std::fmt::Debug
-        + Send
-        + Unpin
-        + for<'r> sqlx::Decode<'r, sqlx::Postgres>
-        + sqlx::Type<sqlx::Postgres>,
-{
-    let mut looks = Looks::new(limit);
+    let mut looks = Looks::new(PATIENCE);
     loop {
         let value: T = sqlx::query_scalar(query).fetch_one(pool).await.unwrap();
         if value == expected {

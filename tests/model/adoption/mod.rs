@@ -157,7 +157,7 @@ impl Model for Adoption {
 }
 
 impl Ends for Adoption {
-    /// Its promises are those of each state alone.
+    /// Each state alone keeps its promises or breaks them.
     fn ended(&self, _: &State) -> bool {
         true
     }

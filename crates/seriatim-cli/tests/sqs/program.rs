@@ -81,8 +81,8 @@ pub fn generate(seed: u64, size: usize) -> Program {
     }
 }
 
-/// The program of a seed, in which a standby takes over. Nothing else is disturbed in a plain run,
-/// and there is no processor: the claims that it had would wait for 15 s behind the failover.
+/// Returns the program of a seed, in which a standby takes over. A plain run disturbs nothing else,
+/// and has no processor: the claims of a processor would wait for 15 s after the failover.
 pub fn failing_over(seed: u64) -> Program {
     let mut program = generate(seed, 1);
     program.acts.retain(|(_, act)| !matches!(act, Act::KillPostgres | Act::CrashPostgres));

@@ -348,7 +348,7 @@ async fn silent_clients_hold_up_nobody_whatever_they_wait_for() {
     let (small, large) = ("content-length: 65536", "content-length: 4194304");
     let expects = format!("{small}\r\nexpect: 100-continue");
     let chunked = format!("{}ea60\r\n", head(own, "transfer-encoding: chunked"));
-    // Whoever knows the name of a key has not signed with it yet.
+    // A client that knows the name of a key has not signed with the key yet.
     let forged = (own.0, "another secret");
     let clients = [
         ("says nothing", String::new()),

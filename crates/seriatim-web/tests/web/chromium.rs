@@ -23,10 +23,10 @@ use tokio::time::{sleep, timeout};
 /// The limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a wait looks. A look costs little, and most of what is waited for comes at once.
+/// How long a wait pauses between two looks. A look costs little, and most events come at once.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How many browsers may wait for a test. Each takes some 200 MB.
+/// The number of browsers that may wait for a test. Each takes some 200 MB.
 const MOST_IDLE: usize = 4;
 
 pub(crate) const ENTER: &str = "\u{e007}";
