@@ -320,10 +320,9 @@ begin
 end $$;
 
 -- A worker's claim: a row for each job with what its handler needs, and a last row without an id
--- that says how the claim ended. `then_hold`: the next transaction of the message holds the first
--- job, by `hold_job_of_claim`.
+-- that says how the claim ended.
 create or replace function {schema}.claim_jobs(terms {schema}.claim_terms, limits {schema}.claim_limits,
-  behind {schema}.claim_front, ungrouped_first boolean, then_hold boolean default false)
+  behind {schema}.claim_front, ungrouped_first boolean)
 returns table (
   suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
   timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
@@ -347,10 +346,6 @@ begin
   perform {pin}, set_config('synchronous_commit', 'on', true), set_config('DateStyle', 'ISO, MDY', true),
     set_config('TimeZone', 'UTC', true), set_config('bytea_output', 'hex', true);
   claimed := {schema}.claim(terms, limits, behind, ungrouped_first);
-  if then_hold then
-    perform set_config('seriatim.claimed',
-      coalesce((claimed.jobs[1]).id || ' ' || (claimed.jobs[1]).token, ''), false);
-  end if;
   if claimed.jobs <> '{}' then
     return query
       -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.

@@ -29,18 +29,3 @@ begin
     and set_config('seriatim.held', held_job.queue, true) is not null;
   return pid;
 end $$;
-
--- The same for the first job of the claim that the same message has just committed. Null: it
--- brought none.
-create or replace function {schema}.hold_job_of_claim() returns integer
-language plpgsql volatile as $$
-declare
-  claimed constant text := coalesce(current_setting('seriatim.claimed', true), '');
-begin
-  if claimed = '' then
-    return null;
-  end if;
-  -- It is of no use later, in a session that others may use.
-  perform set_config('seriatim.claimed', '', false);
-  return {schema}.hold_job(split_part(claimed, ' ', 1)::bigint, split_part(claimed, ' ', 2)::uuid);
-end $$;

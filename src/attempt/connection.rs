@@ -28,11 +28,11 @@ pub(crate) struct SlotConnection {
     pub(crate) options: Option<Arc<PgConnectOptions>>,
     /// True while a transaction is open that sqlx did not begin and does not count.
     pub(crate) begun: bool,
-    /// The job whose locks were taken with its claim, or with the settle of the job before.
+    /// The job whose locks were taken by the settle of the job before.
     pub(crate) preheld: Option<PreheldJob>,
 }
 
-/// A job whose locks were taken with its claim, or with the settle of the one before it.
+/// A job whose locks were taken with the settle of the one before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreheldJob {
     pub(crate) job: i64,
@@ -82,9 +82,9 @@ impl SlotConnection {
         }
     }
 
-    /// Notes the answer of a claim or settle that also held a job, or ends the transaction that did
-    /// not get the job's locks. If the connection is lost, the job's own hold finds that. The job is
-    /// held again after a slow answer, which proves too little.
+    /// Notes the answer of a settle that also held a job, or ends the transaction that did not get
+    /// the job's locks. If the connection is lost, the job's own hold finds that. After a slow
+    /// answer, which proves too little, the job is held again.
     pub(crate) async fn set_preheld(
         &mut self,
         job: i64,

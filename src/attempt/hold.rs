@@ -18,8 +18,7 @@ pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
 /// Bounds the retries of a hold: an adopter or a claim locks a row for milliseconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
 
-/// Takes the locks of a job that the claim has read: in one round trip unless a row is locked, and
-/// in none if the connection holds the job already.
+/// Takes the locks of a job that the claim has read; in one round trip unless a row is locked.
 ///
 /// `None` if the claim is lost. Not cancel safe: a caller that gives up closes the connection, as
 /// with [`hold`].

@@ -1,8 +1,8 @@
 //! The claim of jobs from a queue, in one round trip.
 //!
 //! The function is `claim_jobs` of the schema: `sql/functions/claim.sql` says what it does. Its
-//! arguments are literals, as the message is a transaction of its own, or two with the hold of the
-//! first job: a transaction pooler gives it to one session.
+//! arguments are literals, as the message is a transaction of its own: a transaction pooler gives
+//! it to one session.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::job::disposition::Disposition;
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::fragments::PRIORITY_AGING;
-use crate::store::hold::{HeldJob, HoldReceipt, held_job, send_before_hold};
+use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
 use crate::store::session::{BEGIN, begin_short, no_limit_left};
 use crate::store::store::Store;
@@ -61,8 +61,6 @@ pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
     /// The jobs as their handlers need them, by id.
     pub(crate) known: HashMap<i64, HeldJob>,
-    /// Who holds the first of them, if it was to be held and is.
-    pub(crate) held: Option<HoldReceipt>,
     /// The owners of the claims that it took over: `worker` or `receiver`.
     pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
@@ -128,7 +126,7 @@ impl Store {
         bounds: ClaimBounds,
         options: ClaimOptions,
     ) -> Result<ClaimAnswer, sqlx::Error> {
-        let call = self.claim_call(queue, bounds, options, false);
+        let call = self.claim_call(queue, bounds, options);
         // One message, which a transaction pooler gives to one session.
         let mut rows = sqlx::raw_sql(AssertSqlSafe(call.clone())).fetch_all(&mut *conn).await?;
         if end_of(rows.last())?.is_none() {
@@ -137,40 +135,32 @@ impl Store {
             rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *conn).await?;
             PgTransactionManager::commit(conn).await?;
         }
-        ClaimAnswer::read(&rows, options)
+        let Some((last, jobs)) = rows.split_last() else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let end: ClaimEnd = match end_of(Some(last))? {
+            Some(text) => serde_json::from_str(&text).map_err(|e| sqlx::Error::Decode(e.into()))?,
+            None => ClaimEnd { more: true, ..ClaimEnd::default() },
+        };
+        let mut answer = ClaimAnswer {
+            more: end.more,
+            next: end.next.map(seconds),
+            read_for: seconds(end.reading),
+            unread: end.unread(),
+            limited: Some(end.limited == Some(true)),
+            found_at: ScanStart {
+                groups: end.groups_at,
+                flags: end.flags_at,
+                flags_id: end.flags_id.unwrap_or_default(),
+                ungrouped: end.ungrouped_at,
+            },
+            ..ClaimAnswer::default()
+        };
+        answer.read_jobs(jobs, options, end.claimed_at)?;
+        Ok(answer)
     }
 
-    /// Claims jobs of a queue, and holds the first one in another transaction of the same message.
-    /// That transaction is open afterwards, even if the claim brings no job.
-    ///
-    /// Not cancel safe, as [`claim`](Self::claim). After an error the caller ends the transaction, or
-    /// closes the connection.
-    pub(crate) async fn claim_and_hold(
-        &self,
-        conn: &mut PgConnection,
-        queue: &str,
-        bounds: ClaimBounds,
-        options: ClaimOptions,
-    ) -> Result<ClaimAnswer, sqlx::Error> {
-        let call = self.claim_call(queue, bounds, options, true);
-        let then = self.commit_and_hold(conn);
-        // The begin, the claim, the commit; and perhaps a limit that is lifted.
-        let committed = 3 + usize::from(call.starts_with("set "));
-        let message = format!("{BEGIN}; {call}; {then}");
-        let mut rows = send_before_hold(conn, message, committed).await?;
-        // The hold's row comes last, unless it failed.
-        let held = rows.pop_if(|last| last.try_get_raw("answer").is_err());
-        let held = held.map(|row| HoldReceipt::read(&row)).transpose()?.flatten();
-        Ok(ClaimAnswer { held, ..ClaimAnswer::read(&rows, options)? })
-    }
-
-    fn claim_call(
-        &self,
-        queue: &str,
-        bounds: ClaimBounds,
-        options: ClaimOptions,
-        then_hold: bool,
-    ) -> String {
+    fn claim_call(&self, queue: &str, bounds: ClaimBounds, options: ClaimOptions) -> String {
         let (claim, queue) = (self.names.quoted("claim_jobs"), name(queue));
         let ClaimBounds { slots, followers, bytes, ungrouped_first, from } = bounds;
         let ClaimOptions {
@@ -192,7 +182,7 @@ impl Store {
         format!(
             "{no_limit}select * from {claim}(({queue}, null, false, {processor}, {max_attempts}, '{lease}', {own_lease}, \
              {ignore_before}, {jobs_per_turn}, true)::{terms}, ({slots}, {followers}, {bytes}, null)::{limits}, \
-             ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first}, {then_hold})"
+             ({groups}, {flags}, {flags_id}, {ungrouped})::{front}, {ungrouped_first})"
         )
     }
 }
@@ -252,33 +242,6 @@ fn waits(
 }
 
 impl ClaimAnswer {
-    /// Reads the rows of a claim: its jobs, and how it ended.
-    fn read(rows: &[PgRow], options: ClaimOptions) -> Result<Self, sqlx::Error> {
-        let Some((last, jobs)) = rows.split_last() else {
-            return Err(sqlx::Error::RowNotFound);
-        };
-        let end: ClaimEnd = match end_of(Some(last))? {
-            Some(text) => serde_json::from_str(&text).map_err(|e| sqlx::Error::Decode(e.into()))?,
-            None => ClaimEnd { more: true, ..ClaimEnd::default() },
-        };
-        let mut answer = Self {
-            more: end.more,
-            next: end.next.map(seconds),
-            read_for: seconds(end.reading),
-            unread: end.unread(),
-            limited: Some(end.limited == Some(true)),
-            found_at: ScanStart {
-                groups: end.groups_at,
-                flags: end.flags_at,
-                flags_id: end.flags_id.unwrap_or_default(),
-                ungrouped: end.ungrouped_at,
-            },
-            ..Self::default()
-        };
-        answer.read_jobs(jobs, options, end.claimed_at)?;
-        Ok(answer)
-    }
-
     /// Reads the claimed jobs: each head has a token, and its followers come behind it.
     fn read_jobs(
         &mut self,

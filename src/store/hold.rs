@@ -5,9 +5,8 @@
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use futures::TryStreamExt;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Either, PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::job::bytes::JobData;
@@ -235,34 +234,6 @@ fn session_text(names: &Names) -> String {
     )
 }
 
-/// The next transaction has the isolation level of the last one.
-pub(crate) const COMMIT_AND_BEGIN: &str = "commit and chain";
-
-/// Sends a message whose first statements, so many, are committed before a hold begins.
-///
-/// An error of the hold must not hide what was committed: nobody would know of the job that was
-/// claimed. The hold that failed is missing in the answer.
-pub(crate) async fn send_before_hold(
-    conn: &mut PgConnection,
-    message: String,
-    committed: usize,
-) -> Result<Vec<PgRow>, sqlx::Error> {
-    let mut answers = sqlx::raw_sql(AssertSqlSafe(message)).fetch_many(conn);
-    let (mut rows, mut ended) = (Vec::new(), 0);
-    loop {
-        match answers.try_next().await {
-            Ok(Some(Either::Right(row))) => rows.push(row),
-            Ok(Some(Either::Left(_))) => ended += 1,
-            Ok(None) => return Ok(rows),
-            Err(error) if ended >= committed => {
-                tracing::debug!("the hold at the end of a message failed: {error}");
-                return Ok(rows);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 /// The begin of a hold's transaction: `begin`, and what it sets.
 fn begin_text(conn: &PgConnection, begin: &str) -> String {
     format!("{begin}{}; {}", no_transaction_timeout(conn), no_limit_left())
@@ -337,14 +308,6 @@ impl Store {
     ) -> String {
         let (begin, hold) = (begin_text(conn, begin), self.names.quoted("hold_job"));
         format!("{begin}select {hold}({job}, '{token}'), {XID}")
-    }
-
-    /// Returns the end of a message that claims in a transaction: commits it, and holds the first
-    /// job of the claim in another one.
-    pub(crate) fn commit_and_hold(&self, conn: &PgConnection) -> String {
-        let begin = begin_text(conn, COMMIT_AND_BEGIN);
-        let hold = self.names.quoted("hold_job_of_claim");
-        format!("{begin}select {hold}(), {XID}")
     }
 
     /// Returns which server the session is on; `None` on a standby.

@@ -32,7 +32,6 @@ statements! {
             ('function', 'adopt', 'execute'),
             ('function', 'claim_jobs', 'execute'),
             ('function', 'hold_job', 'execute'),
-            ('function', 'hold_job_of_claim', 'execute'),
             ('function', 'settle_success', 'execute'),
             ('function', 'heartbeat', 'execute'))
         select privilege || ' on ' || w.kind || ' ' || w.object

@@ -126,9 +126,8 @@ pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Erro
 /// Has the server notice that the client of a session is gone, for sessions that hold jobs. Once
 /// per connection: in each transaction these settings would cost as much as the rest of its begin.
 ///
-/// Only these settings may be set for a session, and `seriatim.claimed` between a claim and its
-/// hold: the session goes back to the host's pool, or through a transaction pooler to other
-/// clients.
+/// Only these settings may be set for a session: it goes back to the host's pool, or through a
+/// transaction pooler to other clients.
 pub(crate) async fn notice_lost_clients(
     conn: &mut PgConnection,
     limits: &SessionLimits,

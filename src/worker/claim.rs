@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
+use sqlx::PgConnection;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attempt::connection::SlotConnection;
@@ -26,8 +27,6 @@ use crate::worker::worker::Worker;
 
 /// Bounds a claim. A slower claim has lost its server, or is too large for it.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
-/// Bounds the end of a transaction in which a claim was to hold a job.
-const END_LIMIT: Duration = Duration::from_secs(1);
 /// Delay after a claim that saw more work than it could take.
 const SOON: Duration = Duration::from_millis(20);
 /// Bounds the growth of the reach from claim to claim: a lone job must not cost a connection for
@@ -36,7 +35,7 @@ const REACH: usize = 4;
 
 /// The findings of a claim of a worker.
 enum Looked {
-    Claimed(Box<ClaimAnswer>),
+    Claimed(ClaimAnswer),
     /// A recheck saw that nothing is due before `next`: there was no claim.
     Nothing {
         next: Option<Duration>,
@@ -63,8 +62,6 @@ impl Worker {
         let brought = claimed.jobs.len();
         let burst = state.busy || shows_burst(&claimed);
         self.start_claimed(state, &mut claimed, &mut reserved, asked_at);
-        // A job that is held may not have started because of a stop.
-        state.spare.retain(|conn| !conn.begun);
         let mut passed = self.take_back_ended(state);
         state.prefetch.release_urgent();
         passed |= state.end_claim(claimed.more && brought > 0);
@@ -199,12 +196,11 @@ impl Worker {
         }
     }
 
-    /// Claims; a recheck looks first. A lone job is held on the connection that claims it, in the
-    /// same message.
+    /// Claims; a recheck looks first.
     async fn look_and_claim(
         &self,
-        conn: &mut SlotConnection,
-        (look, holds): (bool, bool),
+        conn: &mut PgConnection,
+        look: bool,
         bounds: ClaimBounds,
         options: ClaimOptions,
     ) -> Result<Looked, sqlx::Error> {
@@ -218,28 +214,7 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
-        if !holds {
-            let claimed = store.claim(conn, queue, bounds, options).await;
-            return claimed.map(Box::new).map(Looked::Claimed);
-        }
-        conn.begun = true;
-        let claimed = store.claim_and_hold(conn, queue, bounds, options).await;
-        claimed.map(Box::new).map(Looked::Claimed)
-    }
-
-    /// Keeps the connection of a claim for the job that it holds, or for others. If the end of a
-    /// transaction without a held job hangs, the connection is lost.
-    async fn keep_claimed(
-        state: &mut WorkerState,
-        mut conn: SlotConnection,
-        claimed: &ClaimAnswer,
-        asked_at: Instant,
-    ) {
-        if conn.begun {
-            let job = claimed.jobs.first().map_or(0, |claim| claim.job);
-            _ = timeout(END_LIMIT, conn.set_preheld(job, claimed.held, asked_at)).await;
-        }
-        state.spare.extend(Some(conn).filter(|conn| !conn.begun || conn.preheld.is_some()));
+        store.claim(conn, queue, bounds, options).await.map(Looked::Claimed)
     }
 
     /// Records the answer of a claim, or of the look instead of it.
@@ -253,7 +228,7 @@ impl Worker {
         let now = Instant::now();
         self.context.record_answer();
         let mut claimed = match looked {
-            Looked::Claimed(claimed) => *claimed,
+            Looked::Claimed(claimed) => claimed,
             Looked::Nothing { next } => {
                 self.vitals.record_claim(now, None);
                 return ClaimAnswer { next, ..ClaimAnswer::default() };
@@ -324,12 +299,8 @@ impl Worker {
         };
         // One that reads past much is left to the claim's cursor.
         let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
-        // Many jobs are held by their slots, side by side. A prefetched one may need the
-        // connection. Shared slots keep none between two jobs.
-        let quiet = !state.busy && state.prefetch.is_empty() && !self.slots.bounded();
-        let holds = !self.leased() && quiet && conn.watched;
         let claimed = {
-            let claim = self.look_and_claim(&mut conn, (look, holds), bounds, options);
+            let claim = self.look_and_claim(&mut conn, look, bounds, options);
             let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
             let bounded = self.slots.bounded();
             let mut competes = bounded;
@@ -349,14 +320,13 @@ impl Worker {
         match claimed {
             Ok(Ok(looked)) => {
                 let claimed = self.record(state, &mut conn, looked, (bounds, asked_at));
-                Self::keep_claimed(state, conn, &claimed, asked_at).await;
+                state.spare.push(conn);
                 Ok(Some((claimed, asked_at)))
             }
             // The locked rows are free for others again. The next claim is soon.
             Ok(Err(error)) if gave_up_waiting(&error) => {
-                let claimed = ClaimAnswer { more: true, ..ClaimAnswer::default() };
-                Self::keep_claimed(state, conn, &claimed, asked_at).await;
-                Ok(Some((claimed, asked_at)))
+                state.spare.push(conn);
+                Ok(Some((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at)))
             }
             failed => {
                 if let Ok(Err(error)) = &failed

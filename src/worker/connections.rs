@@ -1,6 +1,5 @@
 //! Connections for claims and slots. By transaction, claims stay on a connection that claimed
-//! before, unless that connection holds a job. A session's first claim takes longer, because it
-//! plans the statements.
+//! before: each session plans their statements anew, which takes longer than a claim.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,24 +61,16 @@ impl WorkerState {
         }
     }
 
-    /// Returns a connection for a claim: if possible, one that claimed before, and has held a job.
+    /// Returns a connection for a claim: one that claimed before, if there is one.
     pub(crate) fn for_claim(&mut self) -> Option<SlotConnection> {
-        let rank = |at: &usize| (self.spare[*at].has_claimed, self.spare[*at].watched);
-        let best = (0..self.spare.len()).max_by_key(rank)?;
-        Some(self.spare.swap_remove(best))
+        let claims = self.spare.iter().position(|conn| conn.has_claimed);
+        claims.map(|claims| self.spare.swap_remove(claims)).or_else(|| self.spare.pop())
     }
 
-    /// Returns a connection for a job: the one that holds it, or if possible one that has not
-    /// claimed.
-    pub(crate) fn for_job(&mut self, job: i64) -> Option<SlotConnection> {
-        let holds = |conn: &SlotConnection| conn.preheld.map(|held| held.job == job);
-        let rank = |at: &usize| {
-            let conn = &self.spare[*at];
-            (holds(conn), !conn.has_claimed)
-        };
-        let free = (0..self.spare.len()).filter(|at| holds(&self.spare[*at]) != Some(false));
-        let best = free.max_by_key(rank)?;
-        Some(self.spare.swap_remove(best))
+    /// Returns a connection for a job: if possible, one that has not claimed.
+    pub(crate) fn for_job(&mut self) -> Option<SlotConnection> {
+        let other = self.spare.iter().rposition(|conn| !conn.has_claimed);
+        other.map(|other| self.spare.swap_remove(other)).or_else(|| self.spare.pop())
     }
 }
 

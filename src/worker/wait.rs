@@ -3,8 +3,8 @@
 //!
 //! A success that drained its group ends no wait if the last claim took all that was ready: a claim
 //! would find no job. It does if the queue shares its slots, or if the handler used its
-//! transaction, in which it may have enqueued. So a lone quick job costs a claim with its hold, a
-//! settle and one recheck, which is a look unless something is due.
+//! transaction, in which it may have enqueued. So a lone quick job costs a claim, a hold, a settle
+//! and one recheck, which is a look unless something is due.
 //!
 //! Tests: `wake_ups::*`.
 

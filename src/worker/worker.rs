@@ -92,7 +92,7 @@ impl Worker {
                 run.await;
                 (TurnEnd::Finished, None)
             });
-        } else if let Some(conn) = state.for_job(waiting.run.claim.job) {
+        } else if let Some(conn) = state.for_job() {
             let prefetch = Arc::clone(&state.prefetch);
             state.slots.spawn(crate::worker::slot::run(prefetch, waiting, conn, slot));
         }

@@ -3,14 +3,19 @@
 //! sqlx counts nothing of such a commit. The arguments are literals: prepared statements would not
 //! fit in one message, and answers come as text.
 
-use sqlx::{PgConnection, Row};
+use futures::TryStreamExt;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Either, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::job::batch::RESULT_LIMIT;
 use crate::store::claim::Claim;
-use crate::store::hold::{COMMIT_AND_BEGIN, HoldReceipt, send_before_hold};
+use crate::store::hold::HoldReceipt;
 use crate::store::literal::literal;
 use crate::store::store::Store;
+
+/// The next transaction has the isolation level of the last one.
+const COMMIT_AND_BEGIN: &str = "commit and chain";
 
 /// The rest of a message, behind its settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,28 @@ pub(crate) struct SettleAnswer {
     pub(crate) drained: bool,
     /// Who holds the next job, if it was to be held and is.
     pub(crate) held: Option<HoldReceipt>,
+}
+
+/// Sends a settle and what follows it in one message. The settle's own answer is the first row.
+///
+/// An error behind the commit must not hide what was committed: nobody would know of the job that
+/// it claimed. The hold that failed is missing in the answer.
+pub(crate) async fn send(conn: &mut PgConnection, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(conn);
+    let (mut rows, mut ended) = (Vec::new(), 0);
+    loop {
+        match answers.try_next().await {
+            Ok(Some(Either::Right(row))) => rows.push(row),
+            Ok(Some(Either::Left(_))) => ended += 1,
+            Ok(None) => return Ok(rows),
+            // The settle and the commit have ended.
+            Err(error) if ended >= 2 => {
+                tracing::debug!("the hold behind a settle failed: {error}");
+                return Ok(rows);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Store {
@@ -62,7 +89,7 @@ impl Store {
         };
         let text =
             format!("select {settle}({job}, '{token}', {result}, {keep}, {goes_on}, {age}){then}");
-        let rows = send_before_hold(conn, text, 2).await?;
+        let rows = send(conn, text).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
         let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();

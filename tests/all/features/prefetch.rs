@@ -312,8 +312,8 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
     }
 }
 
-/// Ways to make a hold fail at the end of a message that has committed something else.
-pub(super) const FAILING_HOLDS: [&str; 2] = [
+/// Ways to make the hold of a prefetched job fail, in the message that has settled another turn.
+const FAILING_HOLDS: [&str; 2] = [
     "raise exception 'no lock' using errcode = '55P03'",
     "perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(10)",
 ];

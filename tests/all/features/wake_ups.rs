@@ -8,10 +8,9 @@ use seriatim::{Client, Hold, JobHandler, Processor, QueueOptions, Running};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::sleep;
 
-use crate::features::prefetch::FAILING_HOLDS;
 use crate::support::{
-    Errors, Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up,
-    job_of, nothing_remains, processor, queue, sample, started, value,
+    Gate, Log, PATIENCE, by_hand, database, drained, eventually, handler_with, held_up, job_of,
+    queue, sample, started, value,
 };
 
 const HOLDS: [Hold; 2] = [Hold::Transaction, Hold::Lease(Duration::from_mins(10))];
@@ -298,54 +297,10 @@ async fn a_lone_job_costs_a_claim_and_one_look() {
         value::<i64>(pool, format!("{calls} = '{function}'")).await
     };
     let (claims, looks) = (calls("claim_jobs").await, calls("due_in").await);
-    let holds = calls("hold_job").await - calls("hold_job_of_claim").await;
     let jobs = i64::try_from(JOBS).unwrap();
     // And some before the first one.
     assert!((jobs..=jobs + 2 * slow + 5).contains(&claims), "{claims} claims, {slow} slow");
-    // The claim holds as well, but for the first one of a session.
-    assert!(holds <= 2 * slow + 5, "{holds} holds of their own, {slow} slow");
     // A heartbeat looks as well.
     let heartbeats = i64::try_from(begun.elapsed().as_millis() / 250).unwrap();
     assert!(looks <= jobs + 2 * slow + 5 + heartbeats, "{looks} looks, {slow} slow");
-}
-
-/// A claim of a lone job holds it in the same message.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_that_fails_after_its_claim_costs_no_attempt() {
-    for failing in sample(FAILING_HOLDS) {
-        let database = database().await;
-        let pool = database.pool();
-        let hold = format!(
-            "create sequence public.failed; \
-             alter function seriatim.hold_job_of_claim() rename to hold_of_its_own; \
-             create function seriatim.hold_job_of_claim() returns integer language plpgsql as $$ \
-             begin \
-               if current_setting('seriatim.claimed') <> '' and nextval('public.failed') <= 3 then \
-                 {failing}; \
-               end if; \
-               return seriatim.hold_of_its_own(); \
-             end $$"
-        );
-        by_hand(pool, hold).await;
-        let (log, errors) = (Log::default(), Errors::default());
-        let builder = errors.of(processor(&database, 6).await);
-        let running = started(builder.queue(queue("q"), logged(&log))).await;
-        let passed = "select last_value >= 6 and is_called from public.failed";
-        let begun = Instant::now();
-        let mut jobs = 0;
-        while !value::<bool>(pool, passed).await {
-            assert!(begun.elapsed() < PATIENCE, "claims do not hold jobs");
-            jobs += 1;
-            let job = job_of("q", &format!("g{jobs}"), jobs);
-            seriatim::enqueue(pool, job).await.unwrap();
-            log.wait_for(jobs).await;
-            drained(pool, "q").await;
-        }
-        let again = "select count(*) from seriatim.job where attempts <> 1 or history <> '[]'";
-        assert_eq!(value::<i64>(pool, again).await, 0, "{failing}");
-        assert_eq!(errors.but_slow_checks(), [""; 0], "{failing}");
-        nothing_remains(pool).await;
-        running.shutdown(PATIENCE).await;
-        println!("{jobs} jobs in {:.2?}: {failing}", begun.elapsed());
-    }
 }

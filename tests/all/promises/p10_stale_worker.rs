@@ -105,9 +105,8 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
 /// and reports.
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
-    // A part of the message that begins a hold, and of no claim before a session's first hold. A
-    // claim has the first half of the other one as soon as a handler of this process has had its
-    // session.
+    // A part of the message that begins a hold, and of no claim. A claim has the first half of the
+    // other one as soon as a handler of this process has had its session.
     let by_lease = "set local statement_timeout = 0; set local lock_timeout";
     let hold = if HOLD == Hold::Transaction { "hold_job" } else { by_lease };
     let proxy = Proxy::start(&database.url(), Some(hold)).await;
