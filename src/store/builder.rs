@@ -105,15 +105,6 @@ pub(crate) fn sub(query: impl Into<SubQueryStatement>) -> Expr {
     Expr::SubQuery(None, Box::new(query.into()))
 }
 
-/// `unnest` of array arguments side by side: the rows of a batch.
-pub(crate) fn rows_of(columns: &[(u8, &'static str)]) -> SelectStatement {
-    let mut rows = select();
-    for (argument, name) in columns {
-        rows.expr_as(sql(format!("unnest(?{argument})")), *name);
-    }
-    rows
-}
-
 pub(crate) const PG: PostgresQueryBuilder = PostgresQueryBuilder;
 
 #[cfg(test)]

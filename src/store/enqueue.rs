@@ -17,7 +17,7 @@ use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, DATA_MOST, EnqueueSettings, NewJob};
 use crate::job::redact::redact_detail;
 use crate::metrics::enqueueing::Enqueueing;
-use crate::store::builder::{cte, rows_of, select, select_into, sql, sub, with};
+use crate::store::builder::{cte, select, select_into, sql, sub, with};
 use crate::store::fragments::PRIORITY_AGING;
 use crate::store::names::Names;
 use crate::store::spans::{begin_send, end_send};
@@ -40,7 +40,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
     inserted
         .into_table(names.job())
-        .columns(COLUMNS.map(|(column, _)| column).into_iter().chain(ADDED));
+        .columns(["id"].into_iter().chain(columns()).chain(["flagged", "turn_at"]));
     select_into(&mut inserted, rows(names, many));
     let mut answer = select();
     answer.column("id").column("first").from("entry");
@@ -59,45 +59,95 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
     with([cte("entry", entry(names, many)), cte("inserted", inserted)], answer)
 }
 
-/// The jobs as they were given.
-const INPUT: [(u8, &str, &str); 21] = [
-    (1, "queue", "text"),
-    (2, "group_id", "text"),
-    (3, "data", "text"),
-    (4, "payload", "bytea"),
-    (5, "content_type", "text"),
-    (6, "delay", "float8"),
-    (7, "run_at", "timestamptz"),
-    (8, "max_attempts", "int4"),
-    (9, "timeout_ms", "int8"),
-    (10, "name", "text"),
-    (11, "reference", "text"),
-    (12, "priority", "int2"),
-    (13, "expires_at", "timestamptz"),
-    (14, "time_to_live", "float8"),
-    (15, "lease_ms", "int8"),
-    (16, "dedup_id", "text"),
-    (17, "by_content", "bool"),
-    (18, "headers", "text"),
-    (19, "attributes", "text"),
-    (20, "limit_key", "text"),
-    (21, "batch_id", "int8"),
-];
+/// Whether a setting is a column of `job`, and of which value.
+enum Column {
+    /// None: other columns come from it.
+    No,
+    /// The setting as given.
+    Own,
+    /// An expression over `i`, the settings as given, and `q`, the queue's row.
+    By(&'static str),
+}
 
-/// Each with an id, drawn before anything could change their order: those of duplicates are lost.
-fn input(names: &Names, many: bool) -> SelectStatement {
-    let rows = if many {
-        rows_of(&INPUT.map(|(n, name, _)| (n, name)))
-            .expr_as(sql("unnest(?22)"), "leads")
-            .expr_as(sql("generate_subscripts(?1, 1)"), "place")
-            .to_owned()
-    } else {
-        let mut one = select();
-        for (n, name, kind) in INPUT {
-            one.expr_as(sql(format!("?{n}::{kind}")), name);
+struct Setting {
+    name: &'static str,
+    kind: &'static str,
+    column: Column,
+}
+
+type Bound = Query<'static, Postgres, PgArguments>;
+
+/// Lists a job's settings: name, type, column, and how its value is taken from a job. They are
+/// bound in this order.
+macro_rules! settings {
+    ($($name:ident: $kind:literal, $column:expr, $value:expr;)+) => {
+        const SETTINGS: &[Setting] =
+            &[$(Setting { name: stringify!($name), kind: $kind, column: $column }),+];
+
+        fn bind_one(query: Bound, mut job: CheckedJob) -> Bound {
+            query$(.bind(value(&mut job, $value)))+
         }
-        one
+
+        fn bind_many(query: Bound, jobs: &mut [CheckedJob]) -> Bound {
+            let leads = first_of_groups(jobs);
+            query$(.bind(column(jobs, $value)))+.bind(leads)
+        }
     };
+}
+
+settings! {
+    queue: "text", Column::Own, |job| Some(take(&mut job.queue));
+    group_id: "text", Column::Own, |job| job.group.take();
+    data: "text", Column::By("i.data::jsonb"), |job| match &mut job.content {
+        JobData::Json(data) => Some(take(data)),
+        JobData::Bytes { .. } => None,
+    };
+    payload: "bytea", Column::Own, |job| match &mut job.content {
+        JobData::Json(_) => None,
+        JobData::Bytes { bytes, .. } => Some(take(bytes)),
+    };
+    content_type: "text", Column::Own, |job| match &mut job.content {
+        JobData::Json(_) => None,
+        JobData::Bytes { content_type, .. } => content_type.take(),
+    };
+    delay: "float8", Column::No, |job| job.delay.map(|delay| delay.as_secs_f64());
+    run_at: "timestamptz", Column::By(RUN_AT), |job| job.run_at;
+    max_attempts: "int4", Column::Own, |job| job.max_attempts;
+    timeout_ms: "int8", Column::Own, |job| job.timeout_ms;
+    name: "text", Column::Own, |job| job.name.take();
+    reference: "text", Column::Own, |job| job.reference.take();
+    priority: "int2", Column::By("coalesce(i.priority, 0::int2)"),
+        |job| (job.priority > 0).then_some(job.priority);
+    expires_at: "timestamptz", Column::By(EXPIRES_AT), |job| job.expires_at;
+    time_to_live: "float8", Column::No, |job| job.time_to_live.map(|time| time.as_secs_f64());
+    lease_ms: "int8", Column::Own, |job| job.lease_ms;
+    dedup_id: "text", Column::By(DEDUP_ID), |job| job.dedup_id.take();
+    by_content: "bool", Column::No, |job| job.dedup_by_content.then_some(true);
+    headers: "text", Column::By("i.headers::jsonb"), |job| job.headers.take();
+    attributes: "text", Column::By("i.attributes::jsonb"), |job| job.attributes.take();
+    limit_key: "text", Column::Own, |job| job.limit_key.take();
+    batch_id: "int8", Column::Own, |job| job.batch;
+}
+
+const RUN_AT: &str = "coalesce(i.run_at, clock_timestamp() \
+    + make_interval(secs => coalesce(i.delay, q.delay_ms / 1000.0)), now())";
+const EXPIRES_AT: &str =
+    "coalesce(i.expires_at, clock_timestamp() + make_interval(secs => i.time_to_live))";
+const DEDUP_ID: &str = "coalesce(i.dedup_id, case when i.by_content or q.dedup_by_content \
+    then encode(sha256(coalesce(i.payload, convert_to(i.data::jsonb::text, 'UTF8'))), 'hex') end)";
+
+/// The settings as given. Each job has an id, drawn before anything can change the order of the
+/// jobs: the ids of duplicates are lost.
+fn input(names: &Names, many: bool) -> SelectStatement {
+    let mut rows = select();
+    for (n, Setting { name, kind, .. }) in (1..).zip(SETTINGS) {
+        let argument = if many { format!("unnest(?{n})") } else { format!("?{n}::{kind}") };
+        rows.expr_as(sql(argument), *name);
+    }
+    if many {
+        rows.expr_as(sql(format!("unnest(?{})", SETTINGS.len() + 1)), "leads")
+            .expr_as(sql("generate_subscripts(?1, 1)"), "place");
+    }
     select()
         .expr(sql("r.*"))
         .expr_as(sql(names.next_id()), "id")
@@ -105,59 +155,32 @@ fn input(names: &Names, many: bool) -> SelectStatement {
         .to_owned()
 }
 
-/// The jobs by their queue's settings, which are read without a lock.
+/// The columns, by the settings of the job and of its queue, which are read without a lock.
 fn given(names: &Names, many: bool) -> SelectStatement {
-    let delay = "coalesce(i.delay, q.delay_ms / 1000.0)";
-    let content =
-        "encode(sha256(coalesce(i.payload, convert_to(i.data::jsonb::text, 'UTF8'))), 'hex')";
-    let key = format!(
-        "coalesce(i.dedup_id, case when i.by_content or q.dedup_by_content then {content} end)"
-    );
     let mut given = select();
-    given
-        .exprs(
-            [
-                "i.id",
-                "i.queue",
-                "i.group_id",
-                "i.data",
-                "i.payload",
-                "i.content_type",
-                "i.max_attempts",
-                "i.timeout_ms",
-                "i.name",
-                "i.reference",
-                "coalesce(i.priority, 0::int2) priority",
-                "i.lease_ms",
-                "i.headers",
-                "i.attributes",
-                "i.limit_key",
-                "i.batch_id",
-            ]
-            .map(sql),
-        )
-        .expr_as(
-            sql(format!(
-                "coalesce(i.run_at, clock_timestamp() + make_interval(secs => {delay}), now())"
-            )),
-            "run_at",
-        )
-        .expr_as(
-            sql(
-                "coalesce(i.expires_at, clock_timestamp() + make_interval(secs => i.time_to_live))",
-            ),
-            "expires_at",
-        )
-        .expr_as(sql(key.clone()), "dedup_id")
-        .from_subquery(input(names, many), "i")
-        .join_as(JoinType::LeftJoin, names.queue(), "q", sql("q.name = i.queue"));
+    given.expr(sql("i.id"));
+    for Setting { name, column, .. } in SETTINGS {
+        match column {
+            Column::No => &mut given,
+            Column::Own => given.expr(sql(format!("i.{name}"))),
+            Column::By(value) => given.expr_as(sql(*value), *name),
+        };
+    }
+    given.from_subquery(input(names, many), "i").join_as(
+        JoinType::LeftJoin,
+        names.queue(),
+        "q",
+        sql("q.name = i.queue"),
+    );
     if many {
-        // One after the other in an order of their own, so that two statements do not wait for each
-        // other's ids; of those with the same id the first one counts.
+        // Jobs with deduplication ids come one after the other in an order of their own, so that
+        // two statements do not wait for each other's ids; of jobs with the same id the first one
+        // counts.
+        let may_repeat = "i.dedup_id is not null or i.by_content or q.dedup_by_content";
         given
             .exprs(["i.leads", "i.place"].map(sql))
-            .order_by_expr(sql("i.queue"), Order::Asc)
-            .order_by_expr(sql(key), Order::Asc)
+            .order_by_expr(sql(format!("case when {may_repeat} then i.queue end")), Order::Asc)
+            .order_by_expr(sql(DEDUP_ID), Order::Asc)
             .order_by_expr(sql("case when q.dedup_scope = 'group' then i.group_id end"), Order::Asc)
             .order_by_expr(sql("i.place"), Order::Asc);
     }
@@ -175,34 +198,10 @@ fn entry(names: &Names, many: bool) -> SelectStatement {
     select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
 }
 
-/// The columns that are inserted behind those of [`COLUMNS`].
-const ADDED: [&str; 3] = ["batch_id", "flagged", "turn_at"];
-
-/// The columns that are inserted, and their values.
-const COLUMNS: [(&str, &str); 18] = [
-    ("id", "id"),
-    ("queue", "queue"),
-    ("group_id", "group_id"),
-    ("data", "data::jsonb"),
-    ("payload", "payload"),
-    ("content_type", "content_type"),
-    ("run_at", "run_at"),
-    ("max_attempts", "max_attempts"),
-    ("timeout_ms", "timeout_ms"),
-    ("name", "name"),
-    ("reference", "reference"),
-    ("priority", "priority"),
-    ("expires_at", "expires_at"),
-    ("lease_ms", "lease_ms"),
-    ("dedup_id", "dedup_id"),
-    ("headers", "headers::jsonb"),
-    ("attributes", "attributes::jsonb"),
-    ("limit_key", "limit_key"),
-];
-
-/// The batch that a job joins: a call only for a job that has one.
-fn batch(names: &Names) -> String {
-    format!("case when batch_id is not null then {}(batch_id) end", names.quoted("join_batch"))
+/// The columns of `job` that come from settings.
+fn columns() -> impl Iterator<Item = &'static str> {
+    let columns = SETTINGS.iter().filter(|setting| !matches!(setting.column, Column::No));
+    columns.map(|setting| setting.name)
 }
 
 fn rows(names: &Names, many: bool) -> SelectStatement {
@@ -215,9 +214,12 @@ fn rows(names: &Names, many: bool) -> SelectStatement {
     } else {
         "group_id is not null"
     };
+    // A call only for a job that joins a batch.
+    let join =
+        format!("case when batch_id is not null then {}(batch_id) end", names.quoted("join_batch"));
     select()
-        .exprs(COLUMNS.map(|(_, value)| sql(value)))
-        .expr(sql(batch(names)))
+        .expr(sql("id"))
+        .exprs(columns().map(|name| if name == "batch_id" { sql(join.clone()) } else { sql(name) }))
         .expr(sql(flagged))
         // The turn of a job without a group. One that is not due yet gets its priority's aging
         // later.
@@ -269,53 +271,8 @@ fn column<T>(
     if column.iter().all(Option::is_none) { Vec::new() } else { column }
 }
 
-/// Binds the jobs column by column, in the order of [`INPUT`].
-fn bind_many(
-    query: Query<'static, Postgres, PgArguments>,
-    mut jobs: Vec<CheckedJob>,
-) -> Query<'static, Postgres, PgArguments> {
-    let jobs = &mut jobs[..];
-    let leads = first_of_groups(jobs);
-    let queues: Vec<String> = jobs.iter_mut().map(|job| take(&mut job.queue)).collect();
-    let mut payloads = Vec::new();
-    let mut content_types = Vec::new();
-    let data = column(jobs, |job| match &mut job.content {
-        JobData::Json(data) => Some(take(data)),
-        JobData::Bytes { .. } => None,
-    });
-    if jobs.iter().any(|job| matches!(job.content, JobData::Bytes { .. })) {
-        for job in &mut *jobs {
-            let (payload, content_type) = match &mut job.content {
-                JobData::Json(_) => (None, None),
-                JobData::Bytes { content_type, bytes } => (Some(take(bytes)), content_type.take()),
-            };
-            payloads.push(payload);
-            content_types.push(content_type);
-        }
-    }
-    query
-        .bind(queues)
-        .bind(column(jobs, |job| job.group.take()))
-        .bind(data)
-        .bind(payloads)
-        .bind(content_types)
-        .bind(column(jobs, |job| job.delay.map(|delay| delay.as_secs_f64())))
-        .bind(column(jobs, |job| job.run_at))
-        .bind(column(jobs, |job| job.max_attempts))
-        .bind(column(jobs, |job| job.timeout_ms))
-        .bind(column(jobs, |job| job.name.take()))
-        .bind(column(jobs, |job| job.reference.take()))
-        .bind(column(jobs, |job| (job.priority > 0).then_some(job.priority)))
-        .bind(column(jobs, |job| job.expires_at))
-        .bind(column(jobs, |job| job.time_to_live.map(|time| time.as_secs_f64())))
-        .bind(column(jobs, |job| job.lease_ms))
-        .bind(column(jobs, |job| job.dedup_id.take()))
-        .bind(column(jobs, |job| job.dedup_by_content.then_some(true)))
-        .bind(column(jobs, |job| job.headers.take()))
-        .bind(column(jobs, |job| job.attributes.take()))
-        .bind(column(jobs, |job| job.limit_key.take()))
-        .bind(column(jobs, |job| job.batch))
-        .bind(leads)
+fn value<T>(job: &mut CheckedJob, take: impl Fn(&mut CheckedJob) -> Option<T>) -> Option<T> {
+    take(job)
 }
 
 /// Returns whether each job is the first of its group: a window over the batch cost the server
@@ -328,39 +285,6 @@ fn first_of_groups(jobs: &[CheckedJob]) -> Vec<bool> {
             group.is_some_and(|group| seen.insert((job.queue.as_str(), group)))
         })
         .collect()
-}
-
-/// Binds a job in the order of [`INPUT`].
-fn bind_one(
-    query: Query<'static, Postgres, PgArguments>,
-    job: CheckedJob,
-) -> Query<'static, Postgres, PgArguments> {
-    let (data, payload, content_type) = match job.content {
-        JobData::Json(data) => (Some(data), None, None),
-        JobData::Bytes { content_type, bytes } => (None, Some(bytes), content_type),
-    };
-    query
-        .bind(job.queue)
-        .bind(job.group)
-        .bind(data)
-        .bind(payload)
-        .bind(content_type)
-        .bind(job.delay.map(|delay| delay.as_secs_f64()))
-        .bind(job.run_at)
-        .bind(job.max_attempts)
-        .bind(job.timeout_ms)
-        .bind(job.name)
-        .bind(job.reference)
-        .bind(job.priority)
-        .bind(job.expires_at)
-        .bind(job.time_to_live.map(|time| time.as_secs_f64()))
-        .bind(job.lease_ms)
-        .bind(job.dedup_id)
-        .bind(job.dedup_by_content)
-        .bind(job.headers)
-        .bind(job.attributes)
-        .bind(job.limit_key)
-        .bind(job.batch)
 }
 
 /// By these names of constraints `join_batch` tells why a job cannot join a batch.
@@ -441,7 +365,7 @@ impl Store {
             (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
                 jobs.extend(last);
-                bind_many(self.query(many), jobs)
+                bind_many(self.query(many), &mut jobs)
             }
         };
         let rows = query.fetch_all(executor).await?;
