@@ -324,11 +324,11 @@ end $$;
 create or replace function {schema}.claim_jobs(terms {schema}.claim_terms, limits {schema}.claim_limits,
   behind {schema}.claim_front, ungrouped_first boolean)
 returns table (
-  suspected boolean, id bigint, data text, attempts integer, attempts_forgiven integer, max_attempts integer,
-  timeout_ms bigint, created_at timestamptz, run_at timestamptz, cancel_requested boolean, followed boolean,
-  pid integer, since timestamptz, lease_ms bigint, payload bytea, content_type text, name text,
-  reference text, priority smallint, headers text, group_id text, expires_at timestamptz, claim uuid,
-  disposition text, ready_at timestamptz, lost_by text, answer text, snoozes smallint)
+  id bigint, data text, payload bytea, content_type text, attempts integer, attempts_forgiven integer,
+  snoozes smallint, max_attempts integer, timeout_ms bigint, lease_ms bigint, created_at timestamptz,
+  run_at timestamptz, name text, reference text, priority smallint, headers text, cancel_requested boolean,
+  group_id text, expires_at timestamptz, claim uuid, disposition text, ready_at timestamptz, lost_by text,
+  answer text)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -349,16 +349,16 @@ begin
   if claimed.jobs <> '{}' then
     return query
       -- Large data is left to the attempt. With `bytes` of 1 all data is: it may not be readable.
-      select false, j.id, case when {is_small} then j.data::text end,
+      select j.id, case when {is_small} then j.data::text end, case when {is_small} then j.payload end,
+        j.content_type,
         -- The row of a job without a group counts it already.
-        j.attempts + (j.group_id is not null and c.disposition = 'run')::integer, j.attempts_forgiven,
+        j.attempts + (j.group_id is not null and c.disposition = 'run')::integer,
+        j.attempts_forgiven, j.snoozes,
         coalesce(j.max_attempts, (
           select q.max_attempts from {schema}.queue q where q.name = terms.queue))::integer,
-        j.timeout_ms::bigint, j.created_at, j.run_at,
-        c.disposition = 'cancelled', true, pg_backend_pid(), now(), j.lease_ms::bigint,
-        case when {is_small} then j.payload end,
-        j.content_type, j.name, j.reference, j.priority::smallint, j.headers::text, j.group_id, j.expires_at,
-        c.token, c.disposition, c.ready_at, c.lost_by, null::text, j.snoozes
+        j.timeout_ms::bigint, j.lease_ms::bigint, j.created_at, j.run_at, j.name, j.reference,
+        j.priority::smallint, j.headers::text, c.disposition = 'cancelled',
+        j.group_id, j.expires_at, c.token, c.disposition, c.ready_at, c.lost_by, null::text
       from unnest(claimed.jobs) c join {schema}.job j on j.id = any (array[c.id]);
   end if;
   claimed.jobs := null;

@@ -40,8 +40,7 @@ use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::SessionWatch;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{
-    Claim, FREE_PLANS, HeldJob, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionId,
-    note_handlers_session,
+    Claim, FREE_PLANS, Hold, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, note_handlers_session,
 };
 
 /// Savepoint statements for a transaction that sqlx did not begin. sqlx counts the handler's first
@@ -97,9 +96,7 @@ pub(crate) enum HoldGuard {
 #[derive(Debug)]
 pub(crate) struct Locks {
     pub(crate) conn: SlotConnection,
-    pub(crate) session: SessionId,
-    /// The transaction's id.
-    pub(crate) xid: Option<i64>,
+    pub(crate) hold: Hold,
     pub(crate) watch: SessionWatch,
 }
 
@@ -139,13 +136,13 @@ impl Lease {
             locked => locked,
         };
         let signals = &self.guard.signals;
-        let Some((conn, held, since)) = locked? else {
+        let Some((conn, hold, since)) = locked? else {
             return Err(taken_over(signals));
         };
         let (options, signals) = (conn.options.clone(), signals.clone());
         let watch =
-            self.context.session_monitor.watch(self.claim.job, &held, options, since, signals);
-        Ok(Locks { conn, session: held.session, xid: held.xid, watch })
+            self.context.session_monitor.watch(self.claim.job, hold, options, since, signals);
+        Ok(Locks { conn, hold, watch })
     }
 
     /// Locks the job on this connection. `None` if the claim is lost.
@@ -153,14 +150,14 @@ impl Lease {
         &self,
         mut conn: SlotConnection,
         queue: &Arc<str>,
-    ) -> Result<Option<(SlotConnection, HeldJob, Instant)>, sqlx::Error> {
+    ) -> Result<Option<(SlotConnection, Hold, Instant)>, sqlx::Error> {
         let (context, queue) = (Arc::clone(&self.context), Arc::clone(queue));
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
         // unknown state.
         let locking = tokio::spawn(async move {
             match hold(&context, &queue, &claim, lease, &mut conn).await {
-                Ok(Some((held, since))) => Ok(Some((conn, held, since))),
+                Ok(Some((held, since))) => Ok(Some((conn, held.hold, since))),
                 Ok(None) => Ok(None),
                 Err(error) => {
                     conn.close();

@@ -20,7 +20,7 @@ use crate::job::trace_parent::TraceParent;
 use crate::job::waits::Waits;
 use crate::liveness::context::Context;
 use crate::metrics::queue::QueueMeter;
-use crate::store::{Claim, HeldJob};
+use crate::store::{Claim, LoadedJob};
 
 /// The fields of an attempt's event, without its outcome.
 pub(crate) struct AttemptFacts {
@@ -88,11 +88,11 @@ impl AttemptFacts {
     pub(crate) fn new(
         queue: &Arc<str>,
         claim: &Claim,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         (on_event, meter): (Option<EventHook>, Arc<QueueMeter>),
     ) -> Self {
         let began = Instant::now();
-        let waits = held.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
+        let waits = loaded.waits.map(|(waits, claimed)| waits.at_begin(began - claimed));
         let waits = waits.unwrap_or_default();
         let runs = claim.disposition == Disposition::Run;
         if runs {
@@ -102,13 +102,13 @@ impl AttemptFacts {
             queue: Arc::clone(queue),
             group: claim.group.clone(),
             job: claim.job,
-            name: held.name.clone(),
-            reference: held.reference.clone(),
-            attempt: held.attempt,
+            name: loaded.name.clone(),
+            reference: loaded.reference.clone(),
+            attempt: loaded.attempt,
             waits,
             began,
             took: OnceLock::new(),
-            trace: TraceParent::of(&held.headers),
+            trace: TraceParent::of(&loaded.headers),
             span: OnceLock::new(),
             on_event,
             meter,

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::attempt::connection::{PreheldJob, SlotConnection};
 use crate::liveness::context::Context;
 use crate::store::{
-    CLAIM_LEASE, Claim, HeldJob, HoldAnswer, HoldReceipt, ServerId, SessionId, begin_hold,
-    begin_short, cannot_check, gave_up_waiting, notice_lost_clients,
+    CLAIM_LEASE, Claim, HeldJob, Hold, HoldAnswer, HoldReceipt, LoadedJob, ServerId, SessionId,
+    begin_hold, begin_short, cannot_check, gave_up_waiting, notice_lost_clients,
 };
 
 /// Delay before retrying a row that `SKIP LOCKED` skipped.
@@ -26,9 +26,9 @@ pub(crate) async fn hold_known(
     context: &Context,
     queue: &str,
     claim: &Claim,
-    known: HeldJob,
+    known: LoadedJob,
     conn: &mut SlotConnection,
-) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
+) -> Result<Option<(LoadedJob, Hold, Instant)>, sqlx::Error> {
     let preheld = conn.preheld.take().filter(|preheld| preheld.job == claim.job);
     let (held, asked_at) = if let Some(PreheldJob { receipt, asked_at, .. }) = preheld {
         (Some(receipt), asked_at)
@@ -54,8 +54,9 @@ pub(crate) async fn hold_known(
     let Some(HoldReceipt { pid, session, xid }) = held else {
         conn.rollback().await?;
         let held = hold(context, queue, claim, CLAIM_LEASE, conn).await?;
-        let HeldJob { data, waits, .. } = known;
-        return Ok(held.map(|(held, at)| (HeldJob { data, waits, ..held }, at)));
+        let LoadedJob { data, waits, .. } = known;
+        return Ok(held
+            .map(|(HeldJob { job, hold, .. }, at)| (LoadedJob { data, waits, ..job }, hold, at)));
     };
     // Behind a transaction pooler each transaction may have another session.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
@@ -64,7 +65,7 @@ pub(crate) async fn hold_known(
     };
     conn.session = Some(session);
     let session = SessionId { server: server_of(context, conn), ..session };
-    Ok(Some((HeldJob { session, xid, ..known }, asked_at)))
+    Ok(Some((known, Hold { session, xid, followed: true }, asked_at)))
 }
 
 /// The server that can judge a hold on `conn`. Behind a transaction pooler that may be another one
@@ -110,7 +111,7 @@ pub(crate) async fn hold(
         };
         match answer {
             HoldAnswer::Held(mut held) if !held.suspected => {
-                held.session.server = server_of(context, conn);
+                held.hold.session.server = server_of(context, conn);
                 return Ok(Some((*held, asked_at)));
             }
             HoldAnswer::Held(_) => {

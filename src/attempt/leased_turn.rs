@@ -24,7 +24,7 @@ use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::liveness::shutdown::RunningAttempt;
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::{HeldJob, LeasedClaim, UnrecordedSuccess};
+use crate::store::{LeasedClaim, LoadedJob, UnrecordedSuccess};
 
 /// Bounds the time from the begin of a handler to the record of its success.
 const WINDOW: Duration = Duration::from_millis(20);
@@ -149,11 +149,11 @@ impl ClaimedTurn {
     /// Extends the claim's lease from now on. `asked_at` is when the claim was sent.
     pub(crate) fn guard_lease(
         &mut self,
-        held: &HashMap<i64, HeldJob>,
+        known: &HashMap<i64, LoadedJob>,
         asked_at: Instant,
     ) -> LeaseGuard {
-        let first = held.get(&self.claim.job);
-        let time = first.and_then(|held| held.lease).unwrap_or(self.queue.options.hold.lease());
+        let first = known.get(&self.claim.job);
+        let time = first.and_then(|first| first.lease).unwrap_or(self.queue.options.hold.lease());
         self.lease = Some(time);
         self.extend_lease(time, asked_at)
     }
@@ -161,7 +161,7 @@ impl ClaimedTurn {
     /// Runs the jobs of the turn to their ends.
     pub(crate) async fn into_end_leased(
         mut self,
-        mut held: HashMap<i64, HeldJob>,
+        mut known: HashMap<i64, LoadedJob>,
         pool: PgPool,
         mut lease_guard: LeaseGuard,
         slot: SlotGuard,
@@ -170,19 +170,19 @@ impl ClaimedTurn {
         let context = Arc::clone(&self.context);
         let Some(time) = self.lease else { return };
         let mut pending = PendingSuccesses::default();
-        while let Some(held) = held.remove(&self.claim.job) {
+        while let Some(loaded) = known.remove(&self.claim.job) {
             let mut counted = context.counters.begin();
             let signals = lease_guard.signals.clone();
             let guard = self.leased_guard(time, lease_guard, &pool);
-            self.begin_attempt(&held);
-            let mut job = self.active_job(&held, guard);
+            self.begin_attempt(&loaded);
+            let mut job = self.active_job(&loaded, guard);
             let begun = Instant::now();
             let (result, clean) =
-                self.handle_and_record(&mut job, &held, &signals, &mut pending).await;
+                self.handle_and_record(&mut job, &loaded, &signals, &mut pending).await;
             let handled = begun.elapsed();
             self.handled += handled;
             self.queue.time_slice.record(handled, handled);
-            let unrecorded = self.decide_success(&held, result);
+            let unrecorded = self.decide_success(&loaded, result);
             // The next job would begin before the database says that the group is paused.
             pending.last |= job.rests.load(Ordering::Relaxed);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
@@ -211,7 +211,7 @@ impl ClaimedTurn {
                         job.slot = slot.take();
                     }
                     job.guard = guard;
-                    let (end, _) = self.settle(job, held, &signals, unrecorded, clean).await;
+                    let (end, _) = self.settle(job, loaded, &signals, unrecorded, clean).await;
                     pending.count_settled(end, &mut counted);
                     if end != TurnEnd::Stays {
                         return;
@@ -268,7 +268,7 @@ impl ClaimedTurn {
     async fn handle_and_record(
         &self,
         job: &mut ActiveJob,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         signals: &Signals,
         pending: &mut PendingSuccesses<'_>,
     ) -> (RunResult, bool) {
@@ -289,7 +289,7 @@ impl ClaimedTurn {
         }
         // The handler's first `tx()` waits for this answer.
         let mut first: Option<oneshot::Sender<()>> = None;
-        let mut run = std::pin::pin!(self.handle(job, held, signals));
+        let mut run = std::pin::pin!(self.handle(job, loaded, signals));
         loop {
             if pending.flush.is_none()
                 && (pending.successes.is_empty() || pending.last)

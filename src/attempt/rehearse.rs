@@ -21,7 +21,7 @@ use crate::job::policy::AtFailure;
 use crate::job::rehearsal::{Rehearsal, RehearsalReport, RehearsedJob, TableWrites};
 use crate::liveness::context::Context;
 use crate::liveness::sessions::Signals;
-use crate::store::{Rehearsed, Writes, begin_hold};
+use crate::store::{Hold, Rehearsed, Writes, begin_hold};
 
 /// A rehearsal waits no longer for a row that a worker has locked. It must not stand before the
 /// worker for long either.
@@ -63,10 +63,12 @@ pub(crate) async fn rehearse(
         rolled_back: true,
         more: found > 0,
     };
+    let session = context.store.session(&mut conn).await?;
+    let hold = Hold { session, xid: None, followed: true };
     let mut before = context.store.writes(&mut conn).await?;
     for job in jobs {
         let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), job.claim.clone());
-        let (ended, left) = run.rehearse_one(job, conn, &mut before).await?;
+        let (ended, left) = run.rehearse_one(job, hold, conn, &mut before).await?;
         let goes_on =
             matches!(ended.ended_as, EndedAs::Succeeded | EndedAs::Expired | EndedAs::Cancelled);
         report.rolled_back &=
@@ -89,18 +91,19 @@ impl ClaimedTurn {
     async fn rehearse_one(
         self,
         job: Rehearsed,
+        hold: Hold,
         conn: SlotConnection,
         before: &mut Writes,
     ) -> Result<(RehearsedJob, Option<SlotConnection>), sqlx::Error> {
-        let Rehearsed { claim, held, .. } = job;
+        let Rehearsed { claim, loaded, .. } = job;
         let (signals, begun) = (Signals::default(), Instant::now());
         let monitor = &self.context.session_monitor;
-        let watch = monitor.watch(claim.job, &held, None, begun, signals.clone());
-        let locks = Locks { conn, session: held.session, xid: held.xid, watch };
-        let mut active = self.active_job(&held, HoldGuard::Locked(locks));
+        let watch = monitor.watch(claim.job, hold, None, begun, signals.clone());
+        let locks = Locks { conn, hold, watch };
+        let mut active = self.active_job(&loaded, HoldGuard::Locked(locks));
         let suppressed = Arc::new(Suppressed::default());
         active.reporter.rehearsed = Some(Arc::clone(&suppressed));
-        let (result, clean) = self.handle(&mut active, &held, &signals).await;
+        let (result, clean) = self.handle(&mut active, &loaded, &signals).await;
         let took = begun.elapsed();
         let HoldGuard::Locked(Locks { mut conn, .. }) = active.guard else {
             return Err(sqlx::Error::PoolClosed);
@@ -110,7 +113,7 @@ impl ClaimedTurn {
         } else {
             AtFailure::default()
         };
-        let outcome = self.decide(&held, result, &stored);
+        let outcome = self.decide(&loaded, result, &stored);
         let (mut writes, mut enqueued) = (Vec::new(), 0);
         let left = if clean {
             let now = self.context.store.writes(&mut conn).await?;
@@ -131,8 +134,8 @@ impl ClaimedTurn {
         };
         let ended = RehearsedJob {
             id: claim.job,
-            name: held.name,
-            attempt: held.attempt,
+            name: loaded.name,
+            attempt: loaded.attempt,
             ended_as,
             output,
             failure,

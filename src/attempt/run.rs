@@ -35,7 +35,7 @@ use crate::job::waits::Waits;
 use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::{HeldJob, WorkConnection, cannot_read, in_short_tx};
+use crate::store::{LoadedJob, WorkConnection, cannot_read, in_short_tx};
 
 /// Bounds the time that a handler has to stop after [`ActiveJob::cancelled`] resolved. With
 /// `monitor::LIMIT` it stays below the grace of a take-over.
@@ -64,7 +64,7 @@ impl ClaimedTurn {
     /// Returns how the last attempt ended, and the connection if it can be used again.
     pub(crate) async fn into_end(
         mut self,
-        mut known: HashMap<i64, HeldJob>,
+        mut known: HashMap<i64, LoadedJob>,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
         while let Some(known_job) = known.remove(&self.claim.job) {
@@ -83,17 +83,17 @@ impl ClaimedTurn {
 
     async fn run_one(
         &mut self,
-        known: HeldJob,
+        known: LoadedJob,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
         let context = Arc::clone(&self.context);
         let mut counted = context.counters.begin();
         let begun = Instant::now();
-        let held = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
-        let held = timeout(ANSWER_LIMIT, held)
+        let holding = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
+        let answer = timeout(ANSWER_LIMIT, holding)
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        let (held, since) = match held {
+        let (loaded, hold, since) = match answer {
             Ok(Some(held)) => held,
             Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
             Err(error) => {
@@ -118,21 +118,20 @@ impl ClaimedTurn {
             counted.mark_unbegun();
             return (TurnEnd::Released, left);
         };
-        self.begin_attempt(&held);
+        self.begin_attempt(&loaded);
         let signals = Signals::default();
         let options = conn.options.clone();
         let monitor = &self.context.session_monitor;
-        let watch = monitor.watch(self.claim.job, &held, options, since, signals.clone());
-        let (session, xid) = (held.session, held.xid);
-        let guard = HoldGuard::Locked(Locks { conn, session, xid, watch });
-        let mut job = self.active_job(&held, guard);
+        let watch = monitor.watch(self.claim.job, hold, options, since, signals.clone());
+        let guard = HoldGuard::Locked(Locks { conn, hold, watch });
+        let mut job = self.active_job(&loaded, guard);
         let before = Instant::now();
-        let (result, clean) = self.handle(&mut job, &held, &signals).await;
+        let (result, clean) = self.handle(&mut job, &loaded, &signals).await;
         drop(permit);
         let handled = before.elapsed();
         self.handled += handled;
-        let unrecorded = self.decide_success(&held, result);
-        let (end, conn) = self.settle(job, held, &signals, unrecorded, clean).await;
+        let unrecorded = self.decide_success(&loaded, result);
+        let (end, conn) = self.settle(job, loaded, &signals, unrecorded, clean).await;
         self.queue.time_slice.record(handled, begun.elapsed());
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
@@ -160,24 +159,24 @@ impl ClaimedTurn {
         Some(conn)
     }
 
-    pub(crate) fn active_job(&self, held: &HeldJob, guard: HoldGuard) -> ActiveJob {
+    pub(crate) fn active_job(&self, loaded: &LoadedJob, guard: HoldGuard) -> ActiveJob {
         ActiveJob {
             context: Arc::clone(&self.context),
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
-            attempt: held.attempt,
-            max_attempts: held.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
-            snoozes: held.snoozes,
+            attempt: loaded.attempt,
+            max_attempts: loaded.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
+            snoozes: loaded.snoozes,
             again: None,
             rests: AtomicBool::default(),
-            name: held.name.clone(),
-            reference: held.reference.clone(),
-            headers: held.headers.clone(),
-            priority: held.priority,
-            content_type: held.content_type.clone(),
-            created_at: held.created_at,
-            run_at: held.run_at,
+            name: loaded.name.clone(),
+            reference: loaded.reference.clone(),
+            headers: loaded.headers.clone(),
+            priority: loaded.priority,
+            content_type: loaded.content_type.clone(),
+            created_at: loaded.created_at,
+            run_at: loaded.run_at,
             waits: self.facts.as_ref().map_or_else(Waits::default, |facts| facts.waits),
             guard,
             savepoint: Savepoint::None,
@@ -200,10 +199,10 @@ impl ClaimedTurn {
     pub(crate) async fn handle(
         &self,
         job: &mut ActiveJob,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         signals: &Signals,
     ) -> (RunResult, bool) {
-        let (result, clean) = self.handle_job(job, held, signals).await;
+        let (result, clean) = self.handle_job(job, loaded, signals).await;
         if let Some(reports) = job.reports.take() {
             let keep = !matches!(result, RunResult::Succeeded(_));
             let is_lost = signals.lost.is_cancelled();
@@ -219,15 +218,15 @@ impl ClaimedTurn {
     async fn handle_job(
         &self,
         job: &mut ActiveJob,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         signals: &Signals,
     ) -> (RunResult, bool) {
-        if let Some(end) = self.end_without_handler(held) {
+        if let Some(end) = self.end_without_handler(loaded) {
             return (end, true);
         }
         // Its handler's panic as it was dropped, if it was and did.
         let dropped = OnceLock::new();
-        let stopped = match self.run_until_stopped(job, held, signals, &dropped).await {
+        let stopped = match self.run_until_stopped(job, loaded, signals, &dropped).await {
             Ok(ended) => return ended,
             Err(stopped) => stopped,
         };
@@ -253,8 +252,8 @@ impl ClaimedTurn {
     }
 
     /// Returns how the job ends if its handler must not run.
-    fn end_without_handler(&self, held: &HeldJob) -> Option<RunResult> {
-        if held.cancel_requested {
+    fn end_without_handler(&self, loaded: &LoadedJob) -> Option<RunResult> {
+        if loaded.cancel_requested {
             return Some(RunResult::Cancelled);
         }
         match self.claim.disposition {
@@ -271,15 +270,15 @@ impl ClaimedTurn {
     async fn run_until_stopped(
         &self,
         job: &mut ActiveJob,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         signals: &Signals,
         dropped: &OnceLock<String>,
     ) -> Result<(RunResult, bool), Stopped> {
-        let limit = held.timeout.or(self.queue.options.timeout);
+        let limit = loaded.timeout.or(self.queue.options.timeout);
         let waits = job.waits_for_connection();
         let waits = || waits.as_ref().is_some_and(|waits| waits.load(Ordering::Relaxed));
         let cancelled = job.cancelled.clone();
-        let mut run = pin!(self.run_to_end(job, held, dropped));
+        let mut run = pin!(self.run_to_end(job, loaded, dropped));
         let mut expired = pin!(expire_after(limit));
         let mut asked = false;
         let stopped = loop {
@@ -315,12 +314,12 @@ impl ClaimedTurn {
     async fn run_to_end(
         &self,
         job: &mut ActiveJob,
-        held: &HeldJob,
+        loaded: &LoadedJob,
         dropped: &OnceLock<String>,
     ) -> (RunResult, bool) {
         let (processor, queue) = (self.context.processor, Arc::clone(&self.queue.name));
         let polled = PolledHandler { processor, queue, job: self.claim.job };
-        let run = run_caught(self.run_handler(job, held), dropped);
+        let run = run_caught(self.run_handler(job, loaded), dropped);
         let ended = show_polls(polled, run).await;
         if ended.is_err() {
             tracing::warn!(
@@ -332,7 +331,7 @@ impl ClaimedTurn {
             );
         }
         let result = run_result(ended);
-        let result = result.bounded(held.snoozes, self.queue.options.max_snoozes);
+        let result = result.bounded(loaded.snoozes, self.queue.options.max_snoozes);
         if let Some(facts) = &self.facts {
             facts.record_end();
         }
@@ -343,9 +342,9 @@ impl ClaimedTurn {
     }
 
     /// Runs the layers and the handler, in the attempt's span.
-    async fn run_handler(&self, job: &mut ActiveJob, held: &HeldJob) -> RunResult {
+    async fn run_handler(&self, job: &mut ActiveJob, loaded: &LoadedJob) -> RunResult {
         let read;
-        let data = match &held.data {
+        let data = match &loaded.data {
             Some(data) => data,
             // Boxed: it is rare, and would make the future of every job larger.
             None => match Box::pin(job.read_data()).await {
@@ -374,7 +373,7 @@ impl ClaimedTurn {
     /// Returns whether a handler that was dropped had ended the job's transaction, as far as its
     /// session still shows it.
     async fn has_ended_by_hand(&self, job: &ActiveJob, stopped: &Stopped) -> bool {
-        let HoldGuard::Locked(Locks { session, xid, watch, .. }) = &job.guard else {
+        let HoldGuard::Locked(Locks { hold, watch, .. }) = &job.guard else {
             return false;
         };
         if matches!(stopped, Stopped::HoldLost) || job.savepoint == Savepoint::None {
@@ -384,7 +383,7 @@ impl ClaimedTurn {
         let look = async {
             let mut conn =
                 WorkConnection::from(context.side.acquire_at(self.origin.as_ref()).await?);
-            let pids = [session.pid];
+            let pids = [hold.session.pid];
             let look = async |conn: &mut PgConnection| context.store.sessions(conn, &pids).await;
             let found = in_short_tx(&mut conn, look).await?;
             conn.done();
@@ -394,8 +393,8 @@ impl ClaimedTurn {
             return watch.was_ended();
         };
         // Another server's sessions tell nothing of this one.
-        let now = found.get(&(session.pid, session.since));
-        now.map_or_else(|| watch.was_ended(), |now| has_left(*xid, *now))
+        let now = found.get(&(hold.session.pid, hold.session.since));
+        now.map_or_else(|| watch.was_ended(), |now| has_left(hold.xid, *now))
     }
 
     /// Settles the run: in the hold's own transaction if it stands, else by token on another
@@ -403,7 +402,7 @@ impl ClaimedTurn {
     pub(crate) async fn settle(
         &self,
         job: ActiveJob,
-        held: HeldJob,
+        loaded: LoadedJob,
         signals: &Signals,
         unrecorded: Unrecorded,
         clean: bool,
@@ -412,7 +411,7 @@ impl ClaimedTurn {
         let settled = match job.guard {
             // Boxed: this large future would be moved with each leased job as well.
             HoldGuard::Locked(locks) => {
-                Box::pin(self.settle_held(locks, held, signals, unrecorded, clean)).await
+                Box::pin(self.settle_held(locks, loaded, signals, unrecorded, clean)).await
             }
             HoldGuard::Leased(lease) => {
                 (self.settle_in_batch(lease, unrecorded, job.slot).await, None)
@@ -427,16 +426,16 @@ impl ClaimedTurn {
     async fn settle_held(
         &self,
         locks: Locks,
-        held: HeldJob,
+        loaded: LoadedJob,
         signals: &Signals,
         unrecorded: Unrecorded,
         clean: bool,
     ) -> (TurnEnd, Option<SlotConnection>) {
-        let Locks { mut conn, session, watch, .. } = locks;
+        let Locks { mut conn, hold, watch } = locks;
         watch.begin_settle();
         let unrecorded = if clean {
             let settled = tokio::select! {
-                settled = self.settle_in_hold(&mut conn, &held, unrecorded) => settled,
+                settled = self.settle_in_hold(&mut conn, hold, &loaded, unrecorded) => settled,
                 () = signals.lost.cancelled() => Err(Unrecorded::Result(session_lost())),
             };
             match settled {
@@ -450,7 +449,7 @@ impl ClaimedTurn {
         // Closed before the record, which needs the locks that this session may still have.
         conn.close();
         drop(watch);
-        let end = self.settle_by_token(session, unrecorded).await;
+        let end = self.settle_by_token(hold.session, unrecorded).await;
         (end, None)
     }
 

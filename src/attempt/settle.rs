@@ -10,14 +10,14 @@ use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::policy::AtFailure;
 use crate::job::queue_options::OutOfAttempts;
 use crate::liveness::context::Context;
-use crate::store::{AfterSettle, HeldJob, PINNED_PLANS, UnrecordedSuccess};
+use crate::store::{AfterSettle, Hold, LoadedJob, PINNED_PLANS, UnrecordedSuccess};
 
 impl ClaimedTurn {
     /// Decides the outcome of a success. Another outcome is decided with the record, which also
     /// reads a request to cancel the job.
-    pub(crate) fn decide_success(&self, held: &HeldJob, result: RunResult) -> Unrecorded {
+    pub(crate) fn decide_success(&self, loaded: &LoadedJob, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(held, result, &AtFailure::default()))
+            Unrecorded::Outcome(self.decide(loaded, result, &AtFailure::default()))
         } else {
             Unrecorded::Result(result)
         }
@@ -28,7 +28,8 @@ impl ClaimedTurn {
     pub(crate) async fn settle_in_hold(
         &self,
         conn: &mut SlotConnection,
-        held: &HeldJob,
+        hold: Hold,
+        loaded: &LoadedJob,
         unrecorded: Unrecorded,
     ) -> Result<TurnEnd, Unrecorded> {
         if let Unrecorded::Outcome(outcome @ Outcome::Succeeded { result }) = &unrecorded {
@@ -51,7 +52,7 @@ impl ClaimedTurn {
             Unrecorded::Outcome(outcome) => outcome,
             Unrecorded::Result(result) => {
                 match self.context.store.at_failure(conn, self.claim.job).await {
-                    Ok(stored) => self.decide(held, result, &stored),
+                    Ok(stored) => self.decide(loaded, result, &stored),
                     Err(error) => return Err(Unrecorded::Result(result).uncommitted(&error)),
                 }
             }
@@ -59,7 +60,7 @@ impl ClaimedTurn {
         };
         let recorded = async {
             self.record_earlier(conn).await?;
-            self.record(conn, held, &outcome).await?;
+            self.record(conn, hold.followed, &outcome).await?;
             conn.commit().await
         };
         match recorded.await {
@@ -175,12 +176,17 @@ impl ClaimedTurn {
     }
 
     /// Returns the outcome that follows from a result. Stored settings go before the options.
-    pub(crate) fn decide(&self, held: &HeldJob, result: RunResult, stored: &AtFailure) -> Outcome {
+    pub(crate) fn decide(
+        &self,
+        loaded: &LoadedJob,
+        result: RunResult,
+        stored: &AtFailure,
+    ) -> Outcome {
         let options = &self.queue.options;
         let retry = stored.policy.retry(&options.retry);
         let attempt = Attempt {
-            number: held.attempt,
-            counted: held.attempt - held.forgiven.min(held.attempt),
+            number: loaded.attempt,
+            counted: loaded.attempt - loaded.forgiven.min(loaded.attempt),
             max: retry.max_attempts,
             cancel_requested: stored.cancel_requested,
             retry_undecodable: options.retry_undecodable,
@@ -197,7 +203,7 @@ impl ClaimedTurn {
     pub(crate) async fn record(
         &self,
         conn: &mut PgConnection,
-        held: &HeldJob,
+        followed: bool,
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
@@ -205,6 +211,6 @@ impl ClaimedTurn {
             // They run again, and no number of an attempt comes twice (P9).
             store.release_attempts(conn, &self.begun_behind).await?;
         }
-        store.settle(conn, &self.claim, outcome, self.queue.keep, held.followed).await
+        store.settle(conn, &self.claim, outcome, self.queue.keep, followed).await
     }
 }

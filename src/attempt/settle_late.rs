@@ -197,12 +197,12 @@ impl ClaimedTurn {
         if let Unrecorded::Result(result) = unrecorded {
             let stored = store.at_failure(conn, self.claim.job).await?;
             let result = std::mem::replace(result, RunResult::Released);
-            *unrecorded = Unrecorded::Outcome(self.decide(&held, result, &stored));
+            *unrecorded = Unrecorded::Outcome(self.decide(&held.job, result, &stored));
         }
         let Unrecorded::Outcome(outcome) = unrecorded else {
             return Ok(SettleAttempt::Lost);
         };
-        self.record(conn, &held, outcome).await?;
+        self.record(conn, held.hold.followed, outcome).await?;
         Ok(SettleAttempt::Recorded)
     }
 

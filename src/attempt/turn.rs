@@ -23,7 +23,7 @@ use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::metrics::queue::QueueMeter;
-use crate::store::{Claim, HeldJob, KeepFinished, UnrecordedSuccess};
+use crate::store::{Claim, KeepFinished, LoadedJob, UnrecordedSuccess};
 
 /// A queue as one processor runs it.
 pub(crate) struct QueueRuntime {
@@ -170,12 +170,12 @@ impl ClaimedTurn {
     }
 
     /// Notes what the event of the attempt will say, before its handler runs.
-    pub(crate) fn begin_attempt(&mut self, held: &HeldJob) {
+    pub(crate) fn begin_attempt(&mut self, loaded: &LoadedJob) {
         let on_event = self.queue.hooks.on_event.clone();
         let meter = Arc::clone(&self.queue.meter);
         self.began.get_or_insert_with(Instant::now);
         self.claim.began = Some(std::time::Instant::now());
-        let facts = AttemptFacts::new(&self.queue.name, &self.claim, held, (on_event, meter));
+        let facts = AttemptFacts::new(&self.queue.name, &self.claim, loaded, (on_event, meter));
         self.facts = Some(Arc::new(facts));
     }
 

@@ -257,7 +257,8 @@ async fn a_dead_letter_is_in_one_queue_whatever_its_settle_comes_to() {
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
         let held = scene.hold(&mut worker, &claim).await;
-        let settled = scene.store.settle(&mut worker, &claim, &failed(), KEEP, held.followed).await;
+        let settled =
+            scene.store.settle(&mut worker, &claim, &failed(), KEEP, held.hold.followed).await;
         settled.unwrap();
         // Neither queue gives it out before the commit, and nothing waits.
         let mut other = scene.session().await;

@@ -66,7 +66,7 @@ async fn a_stalled_workers_hold_and_settle_are_refused() {
     assert_ne!(over.token, stale.token);
     assert_refused(&scene, &stale).await;
     let held = scene.hold(&mut other, &over).await;
-    assert_eq!(held.attempt, 1);
+    assert_eq!(held.job.attempt, 1);
     assert_refused(&scene, &stale).await;
     scene.settle(&mut other, &over, &held, &failed()).await;
     commit(&mut other).await;

@@ -14,7 +14,7 @@ async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim, HeldJob) {
     scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
     let held = scene.hold(&mut worker, &claim).await;
-    assert!(!held.followed);
+    assert!(!held.hold.followed);
     (worker, claim, held)
 }
 
@@ -64,7 +64,8 @@ async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bo
     scene.gate("settler", event, table).await;
     let store = std::sync::Arc::clone(&scene.store);
     let settle = tokio::spawn(async move {
-        let settled = store.settle(&mut worker, &claim, &succeeded(), KEEP, held.followed).await;
+        let settled =
+            store.settle(&mut worker, &claim, &succeeded(), KEEP, held.hold.followed).await;
         settled.unwrap();
         commit(&mut worker).await;
     });

@@ -69,7 +69,7 @@ async fn a_lapsed_claim_is_taken_over_only_after_its_grace() {
     assert_eq!((over.job, over.disposition), (job, Disposition::Run));
     assert_ne!(over.token, claim.token);
     let held = scene.hold(&mut other, &over).await;
-    assert_eq!((held.attempt, held.suspected), (2, false));
+    assert_eq!((held.job.attempt, held.suspected), (2, false));
     scene.settle(&mut other, &over, &held, &succeeded()).await;
     commit(&mut other).await;
     scene.end().await;
@@ -186,7 +186,7 @@ async fn a_take_over_of_an_expired_job_keeps_the_lost_attempt() {
     let over = scene.claim_one(&mut other).await;
     assert!(matches!(over.disposition, Disposition::Expired(_)), "{over:?}");
     let held = scene.hold(&mut other, &over).await;
-    assert_eq!((over.job, held.attempt), (job, 1));
+    assert_eq!((over.job, held.job.attempt), (job, 1));
     scene.settle(&mut other, &over, &held, &failed()).await;
     commit(&mut other).await;
     let lost = "select count(*) from seriatim.job where history -> 0 ->> 'kind' = 'worker_lost' \

@@ -843,8 +843,9 @@ impl Script<'_> {
                 self.passes(cell, Step::Held).await;
             }
             let store = &self.scene.store;
-            let settled =
-                store.settle(&mut self.worker, &claim, &succeeded(), KEEP, held.followed).await;
+            let settled = store
+                .settle(&mut self.worker, &claim, &succeeded(), KEEP, held.hold.followed)
+                .await;
             if subjects {
                 self.passes(cell, Step::Settled).await;
             }

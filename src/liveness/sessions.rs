@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::BackgroundError;
 use crate::liveness::side_pool::one_of;
 use crate::primary::is_followed;
-use crate::store::{HeldJob, ServerId, SessionId, Sessions, Store, keep_open};
+use crate::store::{Hold, ServerId, SessionId, Sessions, Store, keep_open};
 
 /// Time between the begins of two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -120,12 +120,12 @@ impl SessionMonitor {
     pub(crate) fn watch(
         self: &Arc<Self>,
         job: i64,
-        held: &HeldJob,
+        hold: Hold,
         options: Option<Arc<PgConnectOptions>>,
         since: Instant,
         signals: Signals,
     ) -> SessionWatch {
-        let HeldJob { session, xid, .. } = *held;
+        let Hold { session, xid, .. } = hold;
         let (settling, ended, proved) = (false, false, since);
         let watched = Watched { job, session, options, xid, settling, ended, proved, signals };
         let mut holds = self.holds();

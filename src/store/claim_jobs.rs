@@ -18,8 +18,8 @@ use crate::job::disposition::Disposition;
 use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::{CLAIM_BYTES, CLAIM_LIMIT, Claim, ClaimOptions};
 use crate::store::fragments::PRIORITY_AGING;
-use crate::store::hold::{HeldJob, held_job};
 use crate::store::literal::{id, name, time};
+use crate::store::loaded_job::LoadedJob;
 use crate::store::session::{BEGIN, begin_short, no_limit_left};
 use crate::store::store::Store;
 
@@ -60,7 +60,7 @@ pub(crate) struct ScanStart {
 pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
     /// The jobs as their handlers need them, by id.
-    pub(crate) known: HashMap<i64, HeldJob>,
+    pub(crate) known: HashMap<i64, LoadedJob>,
     /// The owners of the claims that it took over: `worker` or `receiver`.
     pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
@@ -223,10 +223,10 @@ fn seconds(seconds: f64) -> Duration {
 /// that is taken over lapsed.
 fn waits(
     row: &PgRow,
-    held: &HeldJob,
+    job: &LoadedJob,
     claimed_at: DateTime<Utc>,
 ) -> Result<WaitsAtClaim, sqlx::Error> {
-    let due_at = held.created_at.max(held.run_at);
+    let due_at = job.created_at.max(job.run_at);
     if row.try_get::<Option<Uuid>, _>("claim")?.is_none() {
         return Ok(WaitsAtClaim::of_follower(claimed_at, due_at));
     }
@@ -236,7 +236,7 @@ fn waits(
         return Ok(WaitsAtClaim::of_head(claimed_at, lapsed_at, lapsed_at));
     }
     // Put in line for another head, it may have another aging.
-    let unaged = ready_at.map(|at| at + PRIORITY_AGING * held.priority.into());
+    let unaged = ready_at.map(|at| at + PRIORITY_AGING * job.priority.into());
     let ready_at = unaged.filter(|at| *at <= claimed_at).or(ready_at).unwrap_or(due_at);
     Ok(WaitsAtClaim::of_head(claimed_at, due_at, ready_at))
 }
@@ -251,17 +251,17 @@ impl ClaimAnswer {
     ) -> Result<(), sqlx::Error> {
         let now = Instant::now();
         for row in rows {
-            let mut held = held_job(row)?;
+            let mut loaded = LoadedJob::read(row)?;
             let job: i64 = row.try_get("id")?;
             let token: Option<Uuid> = row.try_get("claim")?;
-            held.waits = Some((waits(row, &held, claimed_at)?, now));
+            loaded.waits = Some((waits(row, &loaded, claimed_at)?, now));
             self.taken_over.extend(row.try_get::<Option<String>, _>("lost_by")?);
             if let Some(token) = token {
                 let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
                 let max_attempts =
-                    held.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
+                    loaded.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
                 let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
-                let fresh = disposition == Disposition::Run && held.attempt == 1;
+                let fresh = disposition == Disposition::Run && loaded.attempt == 1;
                 let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
                 let (followers, group) = (Vec::new(), row.try_get("group_id")?);
                 let began = None;
@@ -277,7 +277,7 @@ impl ClaimAnswer {
             } else if let Some(head) = self.jobs.last_mut() {
                 head.followers.push(job);
             }
-            self.known.insert(job, held);
+            self.known.insert(job, loaded);
         }
         Ok(())
     }

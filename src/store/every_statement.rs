@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::store::names::Names;
 use crate::store::statement::InFile;
 use crate::store::{
-    admin, enqueue, hold, lease, presence, progress, query, receive, release, rights, sessions,
-    settle, shard,
+    admin, enqueue, hold, lease, loaded_job, presence, progress, query, receive, release, rights,
+    sessions, settle, shard,
 };
 
 const FILES: &[InFile] = &[
@@ -26,6 +26,7 @@ const FILES: &[InFile] = &[
     enqueue::ALL,
     hold::ALL,
     lease::ALL,
+    loaded_job::ALL,
     presence::ALL,
     progress::ALL,
     query::explain::ALL,

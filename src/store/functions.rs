@@ -30,7 +30,7 @@ use crate::store::fragments::{
     claimed_count, claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
     succeeded,
 };
-use crate::store::hold::{LARGE, is_small};
+use crate::store::loaded_job::{LARGE, is_small};
 use crate::store::names::Names;
 
 /// When a receive reads a group again whose head another transaction has locked.

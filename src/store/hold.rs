@@ -2,18 +2,16 @@
 //!
 //! The locks are the truth: they last as long as the transaction and its session do.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
-use crate::job::bytes::JobData;
-use crate::job::headers::{self, Headers};
-use crate::job::waits::WaitsAtClaim;
 use crate::store::claim::Claim;
 use crate::store::fragments::{CLAIMED, claimed_jobs};
+use crate::store::loaded_job::{LoadedJob, loaded_columns};
 use crate::store::names::Names;
 use crate::store::session::{
     BEGIN, SessionLimits, keep_open_text, no_limit_left, no_transaction_timeout, notice, short,
@@ -35,13 +33,15 @@ statements! {
             where j.id = $4 and {claimed} and exists (select from held)
             for no key update of j skip locked
         )
-        select held.suspected, {columns}, set_config('lock_timeout', '0', true),
-            set_config('seriatim.held', $1, true), {xid}
+        select {columns}, held.suspected, {holder}, {xid} as xid, {followed} as followed,
+            set_config('lock_timeout', '0', true), set_config('seriatim.held', $1, true)
         from held
         left join held_job as job on true",
         &[
-            ("columns", &held_columns(names, "false", &names.sql(FOLLOWED), "(held.started_at is not null)::integer")),
+            ("columns", &loaded_columns(names, "false", "(held.started_at is not null)::integer")),
+            ("holder", HOLDER),
             ("xid", XID),
+            ("followed", &names.sql(FOLLOWED)),
             ("jobs", &claimed_jobs("g")),
             ("claimed", CLAIMED),
         ],
@@ -54,14 +54,16 @@ statements! {
             where j.id = $1 and j.claim = $2 and {claimed}
             for no key update of j skip locked
         )
-        select job.suspect is not null as suspected, {columns},
-            set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true), {xid}
+        select {columns}, job.suspect is not null as suspected, {holder}, {xid} as xid, false as followed,
+            set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true)
         from held_job as job",
-        &[("columns", &held_columns(names, "false", "false", "0")), ("xid", XID), ("claimed", CLAIMED)],
+        &[
+            ("columns", &loaded_columns(names, "false", "0")),
+            ("holder", HOLDER),
+            ("xid", XID),
+            ("claimed", CLAIMED),
+        ],
     );
-
-    /// Data that the claim has left out.
-    JOB_DATA = |names| names.sql("select j.data::text, j.payload, j.content_type from {job} j where j.id = $1");
 
     /// A plain read: only another token, or no row, says that a claim is lost.
     GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
@@ -96,6 +98,10 @@ statements! {
 /// The id of the open transaction, as `pg_stat_activity` shows it. Row locks have given it one.
 const XID: &str = "pg_current_xact_id_if_assigned()::xid::text::int8";
 
+/// The session that holds a job.
+const HOLDER: &str = "pg_backend_pid() as pid,
+            (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())) as since";
+
 /// Whether more unfinished jobs are behind `job` in its group.
 const FOLLOWED: &str = "exists(
         select 1 from {job} o
@@ -103,79 +109,25 @@ const FOLLOWED: &str = "exists(
             and o.group_id is not null and o.status in ('queued', 'started')
     )";
 
-/// The columns that [`held_job`] reads: of a `job`, and of the session that holds it. `running` is
-/// the number of attempts that its row does not count yet, and `with_data` whether its data is
-/// read.
-pub(crate) fn held_columns(
-    names: &Names,
-    with_data: &str,
-    followed: &str,
-    running: &str,
-) -> String {
-    names.sql_with(
-        "job.id, case when {with_data} then job.data::text end, job.attempts + {running}, job.attempts_forgiven,
-        coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue)),
-        job.timeout_ms, job.created_at, job.run_at,
-        exists(select 1 from {cancel_request} r where r.job_id = job.id),
-        {followed},
-        pg_backend_pid(),
-        (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())),
-        job.lease_ms, case when {with_data} then job.payload end, job.content_type, job.name, job.reference, job.priority, job.headers::text,
-        job.snoozes",
-        &[
-            ("followed", followed),
-            ("running", running),
-            ("with_data", with_data),
-        ],
-    )
-}
-
-/// The part of a claim's bytes above which a job's data is left out of its answer. The job's
-/// attempt reads such data: no other job waits for it, and if it cannot be read, that is a failure
-/// of this attempt.
-pub(crate) const LARGE: u64 = 16;
-
-/// Whether the data of a row has at most so many bytes. It reads no data that is stored apart.
-pub(crate) fn is_small(row: &str, bytes: &str) -> String {
-    format!("coalesce(octet_length({row}.payload), pg_column_size({row}.data)) <= {bytes}")
+/// The locks of a claim, which last as long as the transaction and its session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hold {
+    pub(crate) session: SessionId,
+    /// The transaction that has them.
+    pub(crate) xid: Option<i64>,
+    /// More unfinished jobs were in the group, or nobody looked: a hint that retiring is not worth
+    /// trying.
+    pub(crate) followed: bool,
 }
 
 /// A job that this session holds.
 #[derive(Debug)]
 pub(crate) struct HeldJob {
-    /// `None`: the claim has left it out, and the attempt reads it. A hold reads none.
-    pub(crate) data: Option<JobData>,
-    pub(crate) content_type: Option<String>,
-    pub(crate) name: Option<String>,
-    pub(crate) reference: Option<String>,
-    pub(crate) priority: u8,
-    pub(crate) headers: Headers,
-    /// Which attempt this is, from 1.
-    pub(crate) attempt: u32,
-    /// The number of attempts that do not count against the limit.
-    pub(crate) forgiven: u32,
-    /// How often it was put off.
-    pub(crate) snoozes: u32,
-    /// Its own limit, or else that of its queue's settings.
-    pub(crate) max_attempts: Option<u32>,
-    pub(crate) timeout: Option<Duration>,
-    /// Its own lease, if it has one.
-    pub(crate) lease: Option<Duration>,
-    pub(crate) created_at: DateTime<Utc>,
-    pub(crate) run_at: DateTime<Utc>,
-    /// A request to cancel is there already.
-    pub(crate) cancel_requested: bool,
-    /// More unfinished jobs were in the group: a hint that retiring is not worth trying.
-    pub(crate) followed: bool,
-    pub(crate) session: SessionId,
-    /// The transaction that holds it; `None` if none does, as under a lease.
-    pub(crate) xid: Option<i64>,
+    pub(crate) job: LoadedJob,
+    pub(crate) hold: Hold,
     /// The claim is suspected. The suspicion must be cleared before the handler runs, in a
     /// transaction of its own: a hold that broke later would be taken over without a grace.
     pub(crate) suspected: bool,
-    /// How long it had waited when it was claimed, and when this process learnt of the claim;
-    /// `None` if a hold alone has read the job.
-    pub(crate) waits: Option<(WaitsAtClaim, Instant)>,
 }
 
 /// A session of a server. The process id alone may be reused.
@@ -254,9 +206,8 @@ impl Store {
             None => self.query(&HOLD_UNGROUPED).bind(claim.job).bind(claim.token),
         };
         match hold.fetch_optional(&mut *conn).await? {
-            Some(row) if row.try_get::<Option<i64>, _>(1)?.is_some() => {
-                let xid = row.try_get(23)?;
-                Ok(HoldAnswer::Held(Box::new(HeldJob { xid, ..held_job(&row)? })))
+            Some(row) if row.try_get::<Option<i64>, _>("id")?.is_some() => {
+                Ok(HoldAnswer::Held(Box::new(HeldJob::read(&row)?)))
             }
             // The group is ours, but the job's row is locked for a moment or no longer started.
             Some(_) => Ok(HoldAnswer::Skipped),
@@ -346,19 +297,6 @@ impl Store {
         Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)?, server: None })
     }
 
-    /// Reads the data of a job that the claim has left out. Locks nothing.
-    pub(crate) async fn job_data(
-        &self,
-        conn: &mut PgConnection,
-        job: i64,
-    ) -> Result<JobData, sqlx::Error> {
-        let row = self.query(&JOB_DATA).bind(job).fetch_one(conn).await?;
-        Ok(match row.try_get(1)? {
-            Some(bytes) => JobData::Bytes { content_type: row.try_get(2)?, bytes },
-            None => JobData::Json(row.try_get(0)?),
-        })
-    }
-
     /// Returns whether the token still stands.
     pub(crate) async fn is_ours(
         &self,
@@ -391,38 +329,11 @@ fn server_id(system: Option<i64>, timeline: Option<i64>) -> Option<ServerId> {
     Some(ServerId { system: system?, timeline: timeline? })
 }
 
-pub(crate) fn headers(row: &PgRow, column: usize) -> Result<Headers, sqlx::Error> {
-    headers::parse(row.try_get(column)?).map_err(|error| sqlx::Error::Decode(error.into()))
-}
-
-pub(crate) fn held_job(row: &PgRow) -> Result<HeldJob, sqlx::Error> {
-    let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    let time = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-    let content_type: Option<String> = row.try_get(15)?;
-    let data = match row.try_get(14)? {
-        Some(bytes) => Some(JobData::Bytes { content_type: content_type.clone(), bytes }),
-        None => row.try_get::<Option<_>, _>(2)?.map(JobData::Json),
-    };
-    Ok(HeldJob {
-        data,
-        content_type,
-        name: row.try_get(16)?,
-        reference: row.try_get(17)?,
-        priority: u8::try_from(row.try_get::<i16, _>(18)?).unwrap_or(0),
-        headers: headers(row, 19)?,
-        attempt: count(row.try_get(3)?),
-        forgiven: count(row.try_get(4)?),
-        snoozes: u32::try_from(row.try_get::<i16, _>("snoozes")?).unwrap_or(0),
-        max_attempts: row.try_get::<Option<i32>, _>(5)?.map(count),
-        timeout: time(row.try_get(6)?),
-        lease: time(row.try_get(13)?),
-        created_at: row.try_get(7)?,
-        run_at: row.try_get(8)?,
-        cancel_requested: row.try_get(9)?,
-        followed: row.try_get(10)?,
-        session: SessionId { pid: row.try_get(11)?, since: row.try_get(12)?, server: None },
-        xid: None,
-        suspected: row.try_get(0)?,
-        waits: None,
-    })
+impl HeldJob {
+    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let session =
+            SessionId { pid: row.try_get("pid")?, since: row.try_get("since")?, server: None };
+        let hold = Hold { session, xid: row.try_get("xid")?, followed: row.try_get("followed")? };
+        Ok(Self { job: LoadedJob::read(row)?, hold, suspected: row.try_get("suspected")? })
+    }
 }

@@ -9,7 +9,7 @@ use sqlx::{PgExecutor, Row};
 
 use crate::job::headers::Headers;
 use crate::job::json::Readable;
-use crate::store::hold::headers;
+use crate::store::loaded_job::headers;
 use crate::store::names::Names;
 use crate::store::statement::statements;
 use crate::store::store::Store;

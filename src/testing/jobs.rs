@@ -15,7 +15,7 @@ use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
 use crate::maintenance::schedules::fire_schedules;
 use crate::store::{
-    Claim, ClaimBounds, ClaimOptions, HeldJob, ScanStart, WorkConnection, gave_up_waiting,
+    Claim, ClaimBounds, ClaimOptions, LoadedJob, ScanStart, WorkConnection, gave_up_waiting,
 };
 use crate::{Client, ControlError, Job, JobHandler, JobStatus, QueueOptions};
 
@@ -241,7 +241,7 @@ impl Jobs {
     async fn claim_one(
         &self,
         queue: &QueueRuntime,
-    ) -> Result<Option<(Claim, HashMap<i64, HeldJob>)>, sqlx::Error> {
+    ) -> Result<Option<(Claim, HashMap<i64, LoadedJob>)>, sqlx::Error> {
         let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
             let bounds = ClaimBounds::new(1, 0, fastrand::bool(), ScanStart::default());

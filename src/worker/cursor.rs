@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
-use crate::store::{ClaimAnswer, ClaimBounds, HeldJob, ScanStart, Unread};
+use crate::store::{ClaimAnswer, ClaimBounds, LoadedJob, ScanStart, Unread};
 
 /// Bounds a short read, and adds the second for each job: a longer read passes many dead or held
 /// rows.
@@ -184,7 +184,7 @@ impl ClaimCursor {
     }
 
     /// Remembers a priority among the claimed jobs.
-    fn record_priorities(&mut self, known: &HashMap<i64, HeldJob>) {
+    fn record_priorities(&mut self, known: &HashMap<i64, LoadedJob>) {
         if known.values().any(|job| job.priority > 0) {
             self.prioritized = Some(Instant::now());
         }

@@ -35,7 +35,7 @@ use crate::attempt::turn::ClaimedTurn;
 use crate::job::queue_options::{Hold, QueueOptions};
 use crate::liveness::leases::LeaseGuard;
 use crate::slots::queue_slots::{COUNTED, SlotUsage};
-use crate::store::HeldJob;
+use crate::store::LoadedJob;
 
 /// Bounds the wait of a prefetched job. Its claim stands for 0.5 s by transaction, and a lease is
 /// extended.
@@ -46,7 +46,7 @@ const SURE: usize = 32;
 /// A claimed turn that waits for a slot.
 pub(crate) struct PrefetchedTurn {
     pub(crate) run: ClaimedTurn,
-    pub(crate) known: HashMap<i64, HeldJob>,
+    pub(crate) known: HashMap<i64, LoadedJob>,
     /// Extends the lease; `None` by transaction.
     pub(crate) guard: Option<LeaseGuard>,
 }

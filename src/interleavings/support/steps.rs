@@ -200,7 +200,7 @@ impl Scene {
         held: &HeldJob,
         outcome: &Outcome,
     ) {
-        self.store.settle(conn, claim, outcome, KEEP, held.followed).await.unwrap();
+        self.store.settle(conn, claim, outcome, KEEP, held.hold.followed).await.unwrap();
     }
 
     /// Holds, succeeds and commits.

@@ -165,7 +165,7 @@ async fn run_held(
     stress.oracle.end_handler(group, claim.job);
     let fate = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match fate {
-        _ if held.cancel_requested => RunResult::Cancelled,
+        _ if held.job.cancel_requested => RunResult::Cancelled,
         _ if claim.disposition != Disposition::Run => RunResult::Exhausted,
         0 => {
             stress.oracle.count("connections dropped in a hold");
@@ -203,7 +203,7 @@ async fn run_held(
         return Ok(After::Kept);
     }
     let outcome = decide(stress, conn, claim, &held, result, rng).await?;
-    let settled = stress.store.settle(conn, claim, &outcome, KEEP, held.followed);
+    let settled = stress.store.settle(conn, claim, &outcome, KEEP, held.hold.followed);
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
@@ -266,14 +266,15 @@ async fn by_token(
     drop(lost);
     let mut conn = stress.session("by token").await;
     loop {
-        stress.store.terminate(&mut conn, held.session).await?;
+        stress.store.terminate(&mut conn, held.hold.session).await?;
         begin_short(&mut conn).await?;
         match stress.store.hold(&mut conn, Q, claim).await? {
             HoldAnswer::Held(held) => {
                 let lost = RunResult::Broken(FailureKind::ConnectionLost, "lost".into());
                 let mut rng = fastrand::Rng::with_seed(1);
                 let outcome = decide(stress, &mut conn, claim, &held, lost, &mut rng).await?;
-                let settled = stress.store.settle(&mut conn, claim, &outcome, KEEP, held.followed);
+                let settled =
+                    stress.store.settle(&mut conn, claim, &outcome, KEEP, held.hold.followed);
                 settled.await?;
                 end(stress, claim, &outcome);
                 stress.oracle.count("settled by token");
@@ -302,9 +303,9 @@ async fn decide(
     let succeeded = matches!(result, RunResult::Succeeded(_));
     let policy = &stress.options.retry;
     let attempt = Attempt {
-        number: held.attempt,
-        counted: held.attempt - held.forgiven.min(held.attempt),
-        max: held.max_attempts.unwrap_or(policy.max_attempts),
+        number: held.job.attempt,
+        counted: held.job.attempt - held.job.forgiven.min(held.job.attempt),
+        max: held.job.max_attempts.unwrap_or(policy.max_attempts),
         cancel_requested: !succeeded
             && stress.store.at_failure(conn, claim.job).await?.cancel_requested,
         retry_undecodable: false,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
 use crate::store::claim::Claim;
-use crate::store::hold::{HeldJob, held_columns, held_job};
+use crate::store::loaded_job::{LoadedJob, loaded_columns};
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
@@ -36,10 +36,10 @@ statements! {
                 order by j.group_id, j.id limit $4
             ) w
         )
-        select false, {columns}, case when job.expires_at <= clock_timestamp() then job.expires_at end,
-            (select c.started_at is not null from {claim_of}(job.queue, job.group_id, job.id) c)
+        select {columns}, case when job.expires_at <= clock_timestamp() then job.expires_at end as expired_at,
+            (select c.started_at is not null from {claim_of}(job.queue, job.group_id, job.id) c) as is_running
         from {job} job where job.id in (select id from chosen) order by job.id limit $4",
-        &[("columns", &held_columns(names, "true", "false", "1"))],
+        &[("columns", &loaded_columns(names, "true", "1"))],
     );
 
     WRITES = |_| "select schemaname::text, relname::text, n_tup_ins, n_tup_upd, n_tup_del \
@@ -50,7 +50,7 @@ statements! {
 pub(crate) struct Rehearsed {
     /// No worker has it: nothing that is fenced by it counts.
     pub(crate) claim: Claim,
-    pub(crate) held: HeldJob,
+    pub(crate) loaded: LoadedJob,
     /// A worker has it now.
     pub(crate) is_running: bool,
 }
@@ -70,10 +70,10 @@ impl Store {
         let query = self.query(&REHEARSED).bind(queue).bind(group).bind(from).bind(most);
         let rows = query.fetch_all(conn).await?;
         let jobs = rows.iter().map(|row| {
-            let disposition =
-                row.try_get::<Option<_>, _>(21)?.map_or(Disposition::Run, Disposition::Expired);
+            let expired_at: Option<_> = row.try_get("expired_at")?;
+            let disposition = expired_at.map_or(Disposition::Run, Disposition::Expired);
             let claim = Claim {
-                job: row.try_get(1)?,
+                job: row.try_get("id")?,
                 followers: Vec::new(),
                 group: Some(group.to_owned()),
                 token: Uuid::nil(),
@@ -81,8 +81,8 @@ impl Store {
                 may_wait: false,
                 began: None,
             };
-            let is_running = row.try_get::<Option<bool>, _>(22)?.unwrap_or(false);
-            Ok(Rehearsed { claim, held: held_job(row)?, is_running })
+            let is_running = row.try_get::<Option<bool>, _>("is_running")?.unwrap_or(false);
+            Ok(Rehearsed { claim, loaded: LoadedJob::read(row)?, is_running })
         });
         jobs.collect()
     }
