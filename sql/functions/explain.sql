@@ -1,9 +1,9 @@
 -- Explain: why a job or a group is where it is. By plain reads: it locks nothing, waits for
 -- nothing, and counts nothing beyond 10,001.
 
--- Returns a session's query as it may be shown: the library's own literals are left out, as a
--- success's result is one, and its holds as a whole, as they show the claim's token. Null: the role
--- may not see it.
+-- Returns a session's query as it may be shown. The library's literals are left out, because the
+-- result of a success is one. Its holds are left out as a whole, because they show the claim's
+-- token. Null: the role may not see the query.
 create or replace function shown_query(query text) returns text
 language sql immutable as $$
   select case

@@ -34,7 +34,7 @@ pub(crate) struct LoadedJob {
     pub(crate) forgiven: u32,
     /// How often it was put off.
     pub(crate) snoozes: u32,
-    /// Its own limit, or else that of its queue's settings.
+    /// Its own limit; otherwise the limit of its queue's settings.
     pub(crate) max_attempts: Option<u32>,
     pub(crate) timeout: Option<Duration>,
     /// Its own lease, if it has one.

@@ -1,5 +1,5 @@
 //! Connections for claims and slots. By transaction, claims stay on a connection that claimed
-//! before: each session plans their statements anew, which takes longer than a claim.
+//! before: a session's first claim takes longer, because it plans the statements.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,7 @@ use crate::store::store::Store;
 /// The next transaction has the isolation level of the last one.
 const COMMIT_AND_BEGIN: &str = "commit and chain";
 
-/// The rest of a message, behind its settle.
+/// The rest of a message, after its settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterSettle {
     Nothing,
@@ -42,9 +42,9 @@ pub(crate) struct SettleAnswer {
 
 /// Sends a settle and what follows it in one message. The settle's own answer is the first row.
 ///
-/// An error behind the commit must not hide what was committed: nobody would know of the job that
-/// it claimed. The hold that failed is missing in the answer.
-pub(crate) async fn send(conn: &mut PgConnection, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
+/// An error after the commit must not hide that the settle is committed. The hold that failed is
+/// missing in the answer.
+async fn send(conn: &mut PgConnection, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
     let mut answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(conn);
     let (mut rows, mut ended) = (Vec::new(), 0);
     loop {
@@ -54,7 +54,7 @@ pub(crate) async fn send(conn: &mut PgConnection, text: String) -> Result<Vec<Pg
             Ok(None) => return Ok(rows),
             // The settle and the commit have ended.
             Err(error) if ended >= 2 => {
-                tracing::debug!("the hold behind a settle failed: {error}");
+                tracing::debug!("the hold after a settle failed: {error}");
                 return Ok(rows);
             }
             Err(error) => return Err(error),
