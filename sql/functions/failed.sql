@@ -113,11 +113,11 @@ $$;
 
 -- Ends a worker's attempt as `outcome` says, and passes the turn on: the one place for whatever a
 -- handler's run comes to. `how` is succeeded (with the `result`), retried, snoozed, failed,
--- cancelled or released; `then` is the policy of a failed one. A job that is `followed` leaves jobs
--- behind it. Returns false if the job is not as its claim has locked it. Without `keep` an ended
--- job is deleted.
+-- cancelled or released; `then` is the policy of a failed one. A group without a next job keeps its
+-- row, which the next claim deletes. Returns false if the job is not as its claim has locked it.
+-- Without `keep` an ended job is deleted.
 create or replace function {schema}.settle_outcome(of_job bigint, with_token uuid, outcome jsonb, result text,
-  keep boolean, followed boolean) returns boolean
+  keep boolean) returns boolean
 language plpgsql volatile as $$
 declare
   how constant text := outcome->>'how';
@@ -145,8 +145,7 @@ begin
     return true;
   end if;
   if of_group is not null then
-    perform {schema}.pass_turns(array[with_token], array[
-      case when how in ('succeeded', 'failed', 'cancelled') and not followed then of_job end]);
+    perform {schema}.pass_turns(array[with_token], array[null::bigint]);
   end if;
   return true;
 end $$;

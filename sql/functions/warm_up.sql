@@ -12,7 +12,7 @@ begin
   perform c.id from {schema}.claim_jobs(terms, limits, front, false) c;
   perform {schema}.first_turns(terms, 1, clock_timestamp());
   perform {schema}.start_heads(terms, limits, '{}');
-  perform {schema}.hold_job(0, token);
+  perform {schema}.hold_job(0, token, true);
   perform {schema}.pass_turns('{}', '{}');
   perform {schema}.retire('{}');
   begin

@@ -9,19 +9,15 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::error::DatabaseError;
 use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, SqlSafeStr};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr};
 use sqlx_core::transaction::TransactionManager;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::connection::SlotConnection;
-use crate::attempt::failure::{
-    broken, broken_transaction, ended_by_hand, not_left, refused_success,
-};
-use crate::attempt::hold::hold;
+use crate::attempt::failure::{broken_transaction, ended_by_hand, not_left, refused_success};
+use crate::attempt::hold::{HeldJob, hold};
 use crate::attempt::lost::taken_over;
 use crate::attempt::reports::{Reporter, Reports};
 use crate::job::bytes::JobData;
@@ -43,9 +39,9 @@ use crate::store::{
     Claim, FREE_PLANS, Hold, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, note_handlers_session,
 };
 
-/// Savepoint statements for a transaction that sqlx did not begin. sqlx counts the handler's first
-/// savepoint as the transaction, so the statements are given to it. Plans are the handler's own
-/// after the savepoint, and pinned again after a success.
+/// Savepoint statements. sqlx did not begin the transaction, and counts the handler's first
+/// savepoint as one, so the statements are given to it. Plans are the handler's own after the
+/// savepoint, and pinned again after a success.
 const SAVEPOINT: &str = "savepoint seriatim_handler; ";
 /// Before the savepoint is released, so that an error rolls back to it. Constraints are checked as
 /// the handler's role.
@@ -128,20 +124,14 @@ impl Lease {
             // Dropped unanswered if the handler is dropped.
             let _ = recorded.await;
         }
-        let locked = match self.lock_on(self.connect(queue).await?, queue).await {
-            // An earlier handler has deallocated the driver's statements there.
-            Err(error) if lacks_statements(&error) => {
-                self.lock_on(self.connect(queue).await?, queue).await
-            }
-            locked => locked,
-        };
         let signals = &self.guard.signals;
-        let Some((conn, hold, since)) = locked? else {
+        let Some((conn, held)) = self.lock_on(self.connect(queue).await?).await? else {
             return Err(taken_over(signals));
         };
+        let HeldJob { hold, asked_at, .. } = held;
         let (options, signals) = (conn.options.clone(), signals.clone());
         let watch =
-            self.context.session_monitor.watch(self.claim.job, hold, options, since, signals);
+            self.context.session_monitor.watch(self.claim.job, hold, options, asked_at, signals);
         Ok(Locks { conn, hold, watch })
     }
 
@@ -149,15 +139,14 @@ impl Lease {
     async fn lock_on(
         &self,
         mut conn: SlotConnection,
-        queue: &Arc<str>,
-    ) -> Result<Option<(SlotConnection, Hold, Instant)>, sqlx::Error> {
-        let (context, queue) = (Arc::clone(&self.context), Arc::clone(queue));
+    ) -> Result<Option<(SlotConnection, HeldJob)>, sqlx::Error> {
+        let context = Arc::clone(&self.context);
         let (claim, lease) = (self.claim.clone(), self.time);
         // In a task of its own: a begin that is dropped half-way leaves the connection in an
         // unknown state.
         let locking = tokio::spawn(async move {
-            match hold(&context, &queue, &claim, lease, &mut conn).await {
-                Ok(Some((held, since))) => Ok(Some((conn, held.hold, since))),
+            match hold(&context, &claim, lease, &mut conn).await {
+                Ok(Some(held)) => Ok(Some((conn, held))),
                 Ok(None) => Ok(None),
                 Err(error) => {
                     conn.close();
@@ -186,11 +175,6 @@ impl Lease {
             }
         }
     }
-}
-
-/// Returns whether a session does not have the statements that the driver has prepared there.
-fn lacks_statements(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("26000")
 }
 
 /// A wait for a connection, over when it is dropped.
@@ -417,13 +401,13 @@ impl ActiveJob {
         self.context.processor
     }
 
-    /// Returns how many bytes of JSON the handler's output may have: as many as data.
     /// Returns whether this is a [rehearsal](crate::Client::rehearse): what is not written through
     /// [`tx`](Self::tx) would not be undone.
     pub fn is_rehearsal(&self) -> bool {
         self.reporter.rehearsed.is_some()
     }
 
+    /// Returns how many bytes of JSON the handler's output may have: as many as data.
     pub(crate) fn output_limit(&self) -> usize {
         self.context.enqueue.data_limit
     }
@@ -525,13 +509,12 @@ impl ActiveJob {
             Savepoint::None => {
                 note_handlers_session();
                 self.savepoint = Savepoint::Entering;
-                if conn.begun {
-                    let savepoint = AssertSqlSafe([SAVEPOINT, NOTE_SETTINGS, FREE_PLANS].concat());
+                let savepoint = AssertSqlSafe([SAVEPOINT, NOTE_SETTINGS, FREE_PLANS].concat());
+                if PgTransactionManager::get_transaction_depth(conn) == 0 {
                     PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
                 } else {
-                    PgTransactionManager::begin(conn, None).await?;
-                    // After the savepoint: a rollback to it pins the plans again.
-                    conn.execute(AssertSqlSafe([NOTE_SETTINGS, FREE_PLANS].concat())).await?;
+                    // sqlx still counts the savepoint of an earlier job of the rehearsal.
+                    sqlx::raw_sql(savepoint).execute(&mut **conn).await?;
                 }
                 self.savepoint = Savepoint::Set;
             }
@@ -625,10 +608,9 @@ pub(crate) async fn leave_savepoint(
         HoldGuard::Leased(_) => return Ok(result),
         HoldGuard::Locked(locks) => &mut locks.conn,
     };
-    let held = conn.depth_of_hold();
     let expected = match job.savepoint {
-        Savepoint::None => held,
-        Savepoint::Set => held + 1,
+        Savepoint::None => 0,
+        Savepoint::Set => 1,
         Savepoint::Entering => return Err(broken_transaction(result)),
     };
     // A nested transaction that the handler left open.
@@ -640,42 +622,9 @@ pub(crate) async fn leave_savepoint(
     if PgTransactionManager::get_transaction_depth(conn) < expected {
         return Err(ended_by_hand());
     }
-    if expected == held {
+    if job.savepoint == Savepoint::None {
         return Ok(result);
     }
-    if conn.begun {
-        return leave_own_savepoint(conn, result).await;
-    }
-    let result = match result {
-        kept if kept.keeps_writes() => {
-            let leave = AssertSqlSafe([LEAVE, RESTORE_SETTINGS, PINNED_PLANS].concat());
-            match conn.execute(leave).await {
-                Ok(_) => match PgTransactionManager::commit(conn).await {
-                    Ok(()) => return Ok(kept),
-                    Err(error) => {
-                        let result = broken(&error, true);
-                        return Err(not_left(&error, result));
-                    }
-                },
-                Err(error) => match refused_success(&error) {
-                    lost @ RunResult::Broken(FailureKind::ConnectionLost, _) => return Err(lost),
-                    refused => refused,
-                },
-            }
-        }
-        other => other,
-    };
-    match PgTransactionManager::rollback(conn).await {
-        Ok(()) => Ok(result),
-        Err(error) => Err(not_left(&error, result)),
-    }
-}
-
-/// Leaves the savepoint of a transaction that sqlx did not begin.
-async fn leave_own_savepoint(
-    conn: &mut SlotConnection,
-    result: RunResult,
-) -> Result<RunResult, RunResult> {
     let result = match result {
         kept if kept.keeps_writes() => {
             let leave = AssertSqlSafe([LEAVE, RESTORE_SETTINGS, PINNED_PLANS, RELEASE].concat());

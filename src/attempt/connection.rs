@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
-use sqlx::{PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres};
 use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
 use crate::liveness::sessions::PROOF_LIMIT;
-use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId};
+use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId, begin_of_handlers};
 
 /// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
 #[derive(Debug)]
@@ -26,7 +26,8 @@ pub(crate) struct SlotConnection {
     pub(crate) server: Option<ServerId>,
     /// The options that the connection was opened with, as far as a worker knows.
     pub(crate) options: Option<Arc<PgConnectOptions>>,
-    /// True while a transaction is open that sqlx did not begin and does not count.
+    /// True while a job's transaction is open: one message begins it and takes the locks, so sqlx
+    /// does not count it.
     pub(crate) begun: bool,
     /// The job whose locks were taken by the settle of the job before.
     pub(crate) preheld: Option<PreheldJob>,
@@ -47,9 +48,11 @@ impl SlotConnection {
         self.conn.close_on_drop();
     }
 
-    /// Returns the depth that sqlx counts while the handler has no savepoint.
-    pub(crate) fn depth_of_hold(&self) -> usize {
-        usize::from(!self.begun)
+    /// Begins a transaction for handlers that holds no job, and sets what `limits` says.
+    pub(crate) async fn begin(&mut self, limits: &str) -> Result<(), sqlx::Error> {
+        self.begun = true;
+        let begin = format!("{}{limits}", begin_of_handlers(&self.conn));
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *self.conn).await.map(drop)
     }
 
     /// Commits the open transaction.
@@ -84,14 +87,14 @@ impl SlotConnection {
 
     /// Notes the answer of a settle that also held a job, or ends the transaction that did not get
     /// the job's locks. If the connection is lost, the job's own hold finds that. After a slow
-    /// answer, which proves too little, the job is held again.
+    /// answer, which proves too little, the job is held again; so it is if its claim is suspected.
     pub(crate) async fn set_preheld(
         &mut self,
         job: i64,
         held: Option<HoldReceipt>,
         asked_at: Instant,
     ) {
-        match held.filter(|_| asked_at.elapsed() < PROOF_LIMIT / 2) {
+        match held.filter(|held| !held.suspected && asked_at.elapsed() < PROOF_LIMIT / 2) {
             Some(receipt) => self.preheld = Some(PreheldJob { job, receipt, asked_at }),
             None => drop(self.rollback().await),
         }

@@ -20,7 +20,7 @@ use crate::job::trace_parent::TraceParent;
 use crate::job::waits::Waits;
 use crate::liveness::context::Context;
 use crate::metrics::queue::QueueMeter;
-use crate::store::{Claim, LoadedJob};
+use crate::store::{AttemptNumber, Claim, LoadedJob};
 
 /// The fields of an attempt's event, without its outcome.
 pub(crate) struct AttemptFacts {
@@ -29,7 +29,7 @@ pub(crate) struct AttemptFacts {
     job: i64,
     name: Option<String>,
     reference: Option<String>,
-    pub(crate) attempt: u32,
+    pub(crate) number: AttemptNumber,
     pub(crate) waits: Waits,
     began: Instant,
     /// How long the handler ran, once it has ended.
@@ -69,7 +69,7 @@ macro_rules! ended {
             job = facts.job,
             name = facts.name.as_deref(),
             reference = facts.reference.as_deref(),
-            attempt = facts.attempt,
+            attempt = facts.number.of_all,
             outcome = $outcome.as_str(),
             duration_ms = facts.took.get().copied().map(millis),
             slot_wait_ms = millis(facts.waits.slot),
@@ -104,7 +104,7 @@ impl AttemptFacts {
             job: claim.job,
             name: loaded.name.clone(),
             reference: loaded.reference.clone(),
-            attempt: loaded.attempt,
+            number: loaded.number,
             waits,
             began,
             took: OnceLock::new(),
@@ -130,7 +130,7 @@ impl AttemptFacts {
                 group = self.group.as_deref(),
                 job = self.job,
                 name = self.name.as_deref(),
-                attempt = i64::from(self.attempt),
+                attempt = i64::from(self.number.of_all),
                 otel.name = format_args!("process {}", self.queue),
                 otel.kind = "consumer",
                 otel.status_code = Empty,
@@ -193,7 +193,7 @@ impl AttemptFacts {
                 job: self.job,
                 name: self.name.clone(),
                 reference: self.reference.clone(),
-                attempt: self.attempt,
+                attempt: self.number.of_all,
                 outcome,
                 failure: failure.cloned(),
                 retry_in: delay,

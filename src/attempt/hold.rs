@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::attempt::connection::{PreheldJob, SlotConnection};
 use crate::liveness::context::Context;
 use crate::store::{
-    CLAIM_LEASE, Claim, HeldJob, Hold, HoldAnswer, HoldReceipt, LoadedJob, ServerId, SessionId,
-    begin_hold, begin_short, cannot_check, gave_up_waiting, notice_lost_clients,
+    Claim, Hold, HoldAnswer, HoldReceipt, ServerId, SessionId, begin_short, cannot_check,
+    gave_up_waiting,
 };
 
 /// Delay before retrying a row that `SKIP LOCKED` skipped.
@@ -18,46 +18,70 @@ pub(crate) const RETRY_SKIPPED: Duration = Duration::from_millis(4);
 /// Bounds the retries of a hold: an adopter or a claim locks a row for milliseconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
 
-/// Takes the locks of a job that the claim has read; in one round trip unless a row is locked.
+/// A job whose locks `conn` has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeldJob {
+    pub(crate) hold: Hold,
+    /// When the session was asked, and so lived.
+    pub(crate) asked_at: Instant,
+    /// A request to cancel the job is there already.
+    pub(crate) cancel_requested: bool,
+}
+
+/// Takes the job's locks on `conn`, in a transaction that it begins, and clears a suspicion; in one
+/// round trip unless a row is locked. `None` if the claim is lost.
 ///
-/// `None` if the claim is lost. Not cancel safe: a caller that gives up closes the connection, as
-/// with [`hold`].
-pub(crate) async fn hold_known(
+/// A suspected claim is given `lease` again. Not cancel safe: a caller that gives up closes the
+/// connection.
+pub(crate) async fn hold(
     context: &Context,
-    queue: &str,
     claim: &Claim,
-    known: LoadedJob,
+    lease: Duration,
     conn: &mut SlotConnection,
-) -> Result<Option<(LoadedJob, Hold, Instant)>, sqlx::Error> {
+) -> Result<Option<HeldJob>, sqlx::Error> {
     let preheld = conn.preheld.take().filter(|preheld| preheld.job == claim.job);
-    let (held, asked_at) = if let Some(PreheldJob { receipt, asked_at, .. }) = preheld {
-        (Some(receipt), asked_at)
-    } else {
+    if let Some(PreheldJob { receipt, asked_at, .. }) = preheld {
+        return held(context, conn, receipt, asked_at).await.map(Some);
+    }
+    let deadline = Instant::now() + HOLD_LIMIT;
+    loop {
         let asked_at = Instant::now();
         conn.begun = true;
         let first = (!conn.watched).then_some(&context.limits);
-        match context.store.begin_and_hold(conn, claim, first).await {
+        let answer = match context.store.begin_and_hold(conn, claim, first).await {
             Err(error) if gave_up_waiting(&error) || cannot_check(&error, &context.limits) => {
-                (None, asked_at)
+                HoldAnswer::Skipped
             }
-            answer => {
-                let held = answer?;
-                // Else the slower way reads the server as well.
-                conn.watched |= held.is_some();
-                if let Some(session) = held.and_then(|held| held.session) {
-                    conn.server = session.server;
-                }
-                (held, asked_at)
+            answer => answer?,
+        };
+        if let HoldAnswer::Held(receipt) = answer {
+            conn.watched = true;
+            conn.server = receipt.session.map_or(conn.server, |session| session.server);
+            if !receipt.suspected {
+                return held(context, conn, receipt, asked_at).await.map(Some);
             }
         }
-    };
-    let Some(HoldReceipt { pid, session, xid }) = held else {
         conn.rollback().await?;
-        let held = hold(context, queue, claim, CLAIM_LEASE, conn).await?;
-        let LoadedJob { data, waits, .. } = known;
-        return Ok(held
-            .map(|(HeldJob { job, hold, .. }, at)| (LoadedJob { data, waits, ..job }, hold, at)));
-    };
+        match answer {
+            HoldAnswer::Held(_) => {
+                begin_short(conn).await?;
+                context.store.clear_suspicion(conn, claim, lease).await?;
+                PgTransactionManager::commit(conn).await?;
+            }
+            HoldAnswer::Skipped if Instant::now() < deadline => sleep(RETRY_SKIPPED).await,
+            HoldAnswer::Skipped | HoldAnswer::Lost => return Ok(None),
+        }
+    }
+}
+
+/// Returns the locks that a session has, with what identifies it.
+async fn held(
+    context: &Context,
+    conn: &mut SlotConnection,
+    receipt: HoldReceipt,
+    asked_at: Instant,
+) -> Result<HeldJob, sqlx::Error> {
+    let HoldReceipt { pid, session, xid, cancel_requested, .. } = receipt;
     // Behind a transaction pooler each transaction may have another session.
     let session = match session.or(conn.session.filter(|session| session.pid == pid)) {
         Some(session) => session,
@@ -65,66 +89,11 @@ pub(crate) async fn hold_known(
     };
     conn.session = Some(session);
     let session = SessionId { server: server_of(context, conn), ..session };
-    Ok(Some((known, Hold { session, xid, followed: true }, asked_at)))
+    Ok(HeldJob { hold: Hold { session, xid }, asked_at, cancel_requested })
 }
 
 /// The server that can judge a hold on `conn`. Behind a transaction pooler that may be another one
 /// tomorrow.
 fn server_of(context: &Context, conn: &SlotConnection) -> Option<ServerId> {
     conn.server.filter(|_| !context.pooler_state.pooled.is_cancelled())
-}
-
-/// Tells the server to notice when this process is gone, and reads which one it is.
-async fn watch_client(context: &Context, conn: &mut SlotConnection) -> Result<(), sqlx::Error> {
-    if !conn.watched {
-        notice_lost_clients(conn, &context.limits).await?;
-        conn.server = context.store.server(conn).await?;
-        conn.watched = true;
-    }
-    Ok(())
-}
-
-/// Takes the job's locks on `conn`, and clears a suspicion. `None` if the claim is lost.
-///
-/// Also returns when the session was asked, and so lived. A suspected claim is given `lease` again.
-/// Not cancel safe: a caller that gives up closes the connection.
-pub(crate) async fn hold(
-    context: &Context,
-    queue: &str,
-    claim: &Claim,
-    lease: Duration,
-    conn: &mut SlotConnection,
-) -> Result<Option<(HeldJob, Instant)>, sqlx::Error> {
-    let store = &context.store;
-    let deadline = Instant::now() + HOLD_LIMIT;
-    watch_client(context, conn).await?;
-    begin_hold(conn).await?;
-    while Instant::now() < deadline {
-        let asked_at = Instant::now();
-        let answer = match store.hold(conn, queue, claim).await {
-            Err(error) if gave_up_waiting(&error) => {
-                PgTransactionManager::rollback(conn).await?;
-                begin_hold(conn).await?;
-                continue;
-            }
-            answer => answer?,
-        };
-        match answer {
-            HoldAnswer::Held(mut held) if !held.suspected => {
-                held.hold.session.server = server_of(context, conn);
-                return Ok(Some((*held, asked_at)));
-            }
-            HoldAnswer::Held(_) => {
-                PgTransactionManager::rollback(conn).await?;
-                begin_short(conn).await?;
-                store.clear_suspicion(conn, claim, lease).await?;
-                PgTransactionManager::commit(conn).await?;
-                begin_hold(conn).await?;
-            }
-            HoldAnswer::Skipped => sleep(RETRY_SKIPPED).await,
-            HoldAnswer::Lost => break,
-        }
-    }
-    PgTransactionManager::rollback(conn).await?;
-    Ok(None)
 }

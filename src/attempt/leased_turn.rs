@@ -5,7 +5,7 @@
 //! success is recorded before the next handler begins, and earlier successes while a slow handler
 //! runs. If the process dies in between, unrecorded jobs run again.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -149,10 +149,9 @@ impl ClaimedTurn {
     /// Extends the claim's lease from now on. `asked_at` is when the claim was sent.
     pub(crate) fn guard_lease(
         &mut self,
-        known: &HashMap<i64, LoadedJob>,
+        first: Option<&LoadedJob>,
         asked_at: Instant,
     ) -> LeaseGuard {
-        let first = known.get(&self.claim.job);
         let time = first.and_then(|first| first.lease).unwrap_or(self.queue.options.hold.lease());
         self.lease = Some(time);
         self.extend_lease(time, asked_at)
@@ -161,7 +160,7 @@ impl ClaimedTurn {
     /// Runs the jobs of the turn to their ends.
     pub(crate) async fn into_end_leased(
         mut self,
-        mut known: HashMap<i64, LoadedJob>,
+        mut jobs: VecDeque<LoadedJob>,
         pool: PgPool,
         mut lease_guard: LeaseGuard,
         slot: SlotGuard,
@@ -170,7 +169,7 @@ impl ClaimedTurn {
         let context = Arc::clone(&self.context);
         let Some(time) = self.lease else { return };
         let mut pending = PendingSuccesses::default();
-        while let Some(loaded) = known.remove(&self.claim.job) {
+        while let Some(loaded) = jobs.pop_front() {
             let mut counted = context.counters.begin();
             let signals = lease_guard.signals.clone();
             let guard = self.leased_guard(time, lease_guard, &pool);
@@ -182,7 +181,7 @@ impl ClaimedTurn {
             let handled = begun.elapsed();
             self.handled += handled;
             self.queue.time_slice.record(handled, handled);
-            let unrecorded = self.decide_success(&loaded, result);
+            let unrecorded = self.decide_success(result);
             // The next job would begin before the database says that the group is paused.
             pending.last |= job.rests.load(Ordering::Relaxed);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);
@@ -211,7 +210,7 @@ impl ClaimedTurn {
                         job.slot = slot.take();
                     }
                     job.guard = guard;
-                    let (end, _) = self.settle(job, loaded, &signals, unrecorded, clean).await;
+                    let (end, _) = self.settle(job, &signals, unrecorded, clean).await;
                     pending.count_settled(end, &mut counted);
                     if end != TurnEnd::Stays {
                         return;

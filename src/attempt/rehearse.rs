@@ -21,11 +21,11 @@ use crate::job::policy::AtFailure;
 use crate::job::rehearsal::{Rehearsal, RehearsalReport, RehearsedJob, TableWrites};
 use crate::liveness::context::Context;
 use crate::liveness::sessions::Signals;
-use crate::store::{Hold, Rehearsed, Writes, begin_hold};
+use crate::store::{Hold, Rehearsed, Writes};
 
 /// A rehearsal waits no longer for a row that a worker has locked. It must not stand before the
 /// worker for long either.
-const LIMITS: &str = "set local lock_timeout = '2s'";
+const LIMITS: &str = "; set local lock_timeout = '2s'";
 
 /// Runs the jobs one after the other, until one is in the way of those behind it.
 pub(crate) async fn rehearse(
@@ -35,7 +35,7 @@ pub(crate) async fn rehearse(
     what: &Rehearsal,
 ) -> Result<RehearsalReport, RehearsalError> {
     let mut conn = SlotConnection::from(pool.acquire().await?);
-    begin_hold(&mut conn).await?;
+    conn.begin(LIMITS).await?;
     let most = i64::from(what.jobs);
     let of = (&*queue.name, &*what.group);
     let mut jobs = context.store.rehearsed(&mut conn, of, what.from, most + 1).await?;
@@ -48,8 +48,6 @@ pub(crate) async fn rehearse(
     }
     let found = jobs.len();
     jobs.truncate(what.jobs as usize);
-    sqlx::raw_sql(LIMITS).execute(&mut *conn).await?;
-
     let mut timer = JoinSet::new();
     let (release, within) = (context.release.clone(), what.within);
     timer.spawn(async move {
@@ -64,7 +62,7 @@ pub(crate) async fn rehearse(
         more: found > 0,
     };
     let session = context.store.session(&mut conn).await?;
-    let hold = Hold { session, xid: None, followed: true };
+    let hold = Hold { session, xid: None };
     let mut before = context.store.writes(&mut conn).await?;
     for job in jobs {
         let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), job.claim.clone());
@@ -113,7 +111,7 @@ impl ClaimedTurn {
         } else {
             AtFailure::default()
         };
-        let outcome = self.decide(&loaded, result, &stored);
+        let outcome = self.decide(loaded.number, result, &stored);
         let (mut writes, mut enqueued) = (Vec::new(), 0);
         let left = if clean {
             let now = self.context.store.writes(&mut conn).await?;
@@ -135,7 +133,7 @@ impl ClaimedTurn {
         let ended = RehearsedJob {
             id: claim.job,
             name: loaded.name,
-            attempt: loaded.attempt,
+            attempt: loaded.number.of_all,
             ended_as,
             output,
             failure,

@@ -1,6 +1,6 @@
 //! One attempt of one claimed job: hold, handle, decide, settle.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tracing::{Instrument, Span};
 use crate::attempt::active_job::{ActiveJob, HoldGuard, Lease, Locks, Savepoint, leave_savepoint};
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::failure::{ended_by_hand, run_result, with_note};
-use crate::attempt::hold::hold_known;
+use crate::attempt::hold::{HeldJob, hold};
 use crate::attempt::layer::Next;
 use crate::attempt::lost::{lease_lost, report_lost_hold, session_lost};
 use crate::attempt::panics;
@@ -35,7 +35,7 @@ use crate::job::waits::Waits;
 use crate::liveness::blocked::{PolledHandler, show_polls};
 use crate::liveness::sessions::{Signals, has_left};
 use crate::slots::queue_slots::SlotGuard;
-use crate::store::{LoadedJob, WorkConnection, cannot_read, in_short_tx};
+use crate::store::{CLAIM_LEASE, LoadedJob, WorkConnection, cannot_read, in_short_tx};
 
 /// Bounds the time that a handler has to stop after [`ActiveJob::cancelled`] resolved. With
 /// `monitor::LIMIT` it stays below the grace of a take-over.
@@ -59,16 +59,16 @@ enum Stopped {
 
 impl ClaimedTurn {
     /// Runs the jobs of the turn to their ends, each in a transaction that holds its job. On return
-    /// this process holds none of them. `known` is the data that the claim has read.
+    /// this process holds none of them. `jobs` are as the claim has read them.
     ///
     /// Returns how the last attempt ended, and the connection if it can be used again.
     pub(crate) async fn into_end(
         mut self,
-        mut known: HashMap<i64, LoadedJob>,
+        mut jobs: VecDeque<LoadedJob>,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
-        while let Some(known_job) = known.remove(&self.claim.job) {
-            match self.run_one(known_job, conn).await {
+        while let Some(loaded) = jobs.pop_front() {
+            match self.run_one(loaded, conn).await {
                 (TurnEnd::Stays, Some(left)) => {
                     if !self.claim.advance() {
                         return (TurnEnd::Lost, Some(left));
@@ -83,17 +83,17 @@ impl ClaimedTurn {
 
     async fn run_one(
         &mut self,
-        known: LoadedJob,
+        mut loaded: LoadedJob,
         mut conn: SlotConnection,
     ) -> (TurnEnd, Option<SlotConnection>) {
         let context = Arc::clone(&self.context);
         let mut counted = context.counters.begin();
         let begun = Instant::now();
-        let holding = hold_known(&self.context, &self.queue.name, &self.claim, known, &mut conn);
+        let holding = hold(&self.context, &self.claim, CLAIM_LEASE, &mut conn);
         let answer = timeout(ANSWER_LIMIT, holding)
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        let (loaded, hold, since) = match answer {
+        let HeldJob { hold, asked_at, cancel_requested } = match answer {
             Ok(Some(held)) => held,
             Ok(None) => return (TurnEnd::Lost, self.report_not_held(conn, None)),
             Err(error) => {
@@ -118,11 +118,12 @@ impl ClaimedTurn {
             counted.mark_unbegun();
             return (TurnEnd::Released, left);
         };
+        loaded.cancel_requested |= cancel_requested;
         self.begin_attempt(&loaded);
         let signals = Signals::default();
         let options = conn.options.clone();
         let monitor = &self.context.session_monitor;
-        let watch = monitor.watch(self.claim.job, hold, options, since, signals.clone());
+        let watch = monitor.watch(self.claim.job, hold, options, asked_at, signals.clone());
         let guard = HoldGuard::Locked(Locks { conn, hold, watch });
         let mut job = self.active_job(&loaded, guard);
         let before = Instant::now();
@@ -130,8 +131,8 @@ impl ClaimedTurn {
         drop(permit);
         let handled = before.elapsed();
         self.handled += handled;
-        let unrecorded = self.decide_success(&loaded, result);
-        let (end, conn) = self.settle(job, loaded, &signals, unrecorded, clean).await;
+        let unrecorded = self.decide_success(result);
+        let (end, conn) = self.settle(job, &signals, unrecorded, clean).await;
         self.queue.time_slice.record(handled, begun.elapsed());
         match end {
             TurnEnd::Finished | TurnEnd::Drained | TurnEnd::Stays => counted.mark_finished(),
@@ -165,7 +166,7 @@ impl ClaimedTurn {
             id: self.claim.job,
             queue: Arc::clone(&self.queue.name),
             group: self.claim.group.clone(),
-            attempt: loaded.attempt,
+            attempt: loaded.number.of_all,
             max_attempts: loaded.max_attempts.unwrap_or(self.queue.options.retry.max_attempts),
             snoozes: loaded.snoozes,
             again: None,
@@ -402,7 +403,6 @@ impl ClaimedTurn {
     pub(crate) async fn settle(
         &self,
         job: ActiveJob,
-        loaded: LoadedJob,
         signals: &Signals,
         unrecorded: Unrecorded,
         clean: bool,
@@ -411,7 +411,7 @@ impl ClaimedTurn {
         let settled = match job.guard {
             // Boxed: this large future would be moved with each leased job as well.
             HoldGuard::Locked(locks) => {
-                Box::pin(self.settle_held(locks, loaded, signals, unrecorded, clean)).await
+                Box::pin(self.settle_held(locks, signals, unrecorded, clean)).await
             }
             HoldGuard::Leased(lease) => {
                 (self.settle_in_batch(lease, unrecorded, job.slot).await, None)
@@ -426,7 +426,6 @@ impl ClaimedTurn {
     async fn settle_held(
         &self,
         locks: Locks,
-        loaded: LoadedJob,
         signals: &Signals,
         unrecorded: Unrecorded,
         clean: bool,
@@ -435,7 +434,7 @@ impl ClaimedTurn {
         watch.begin_settle();
         let unrecorded = if clean {
             let settled = tokio::select! {
-                settled = self.settle_in_hold(&mut conn, hold, &loaded, unrecorded) => settled,
+                settled = self.settle_in_hold(&mut conn, unrecorded) => settled,
                 () = signals.lost.cancelled() => Err(Unrecorded::Result(session_lost())),
             };
             match settled {

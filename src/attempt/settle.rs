@@ -10,14 +10,14 @@ use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::policy::AtFailure;
 use crate::job::queue_options::OutOfAttempts;
 use crate::liveness::context::Context;
-use crate::store::{AfterSettle, Hold, LoadedJob, PINNED_PLANS, UnrecordedSuccess};
+use crate::store::{AfterSettle, AttemptNumber, PINNED_PLANS, UnrecordedSuccess};
 
 impl ClaimedTurn {
     /// Decides the outcome of a success. Another outcome is decided with the record, which also
     /// reads a request to cancel the job.
-    pub(crate) fn decide_success(&self, loaded: &LoadedJob, result: RunResult) -> Unrecorded {
+    pub(crate) fn decide_success(&self, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(loaded, result, &AtFailure::default()))
+            Unrecorded::Outcome(self.decide(self.number(), result, &AtFailure::default()))
         } else {
             Unrecorded::Result(result)
         }
@@ -28,8 +28,6 @@ impl ClaimedTurn {
     pub(crate) async fn settle_in_hold(
         &self,
         conn: &mut SlotConnection,
-        hold: Hold,
-        loaded: &LoadedJob,
         unrecorded: Unrecorded,
     ) -> Result<TurnEnd, Unrecorded> {
         if let Unrecorded::Outcome(outcome @ Outcome::Succeeded { result }) = &unrecorded {
@@ -43,16 +41,14 @@ impl ClaimedTurn {
             }
         }
         // All other statements have their plans pinned.
-        if conn.begun
-            && let Err(error) = sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await
-        {
+        if let Err(error) = sqlx::raw_sql(PINNED_PLANS).execute(&mut **conn).await {
             return Err(unrecorded.uncommitted(&error));
         }
         let outcome = match unrecorded {
             Unrecorded::Outcome(outcome) => outcome,
             Unrecorded::Result(result) => {
                 match self.context.store.at_failure(conn, self.claim.job).await {
-                    Ok(stored) => self.decide(loaded, result, &stored),
+                    Ok(stored) => self.decide(self.number(), result, &stored),
                     Err(error) => return Err(Unrecorded::Result(result).uncommitted(&error)),
                 }
             }
@@ -60,7 +56,7 @@ impl ClaimedTurn {
         };
         let recorded = async {
             self.record_earlier(conn).await?;
-            self.record(conn, hold.followed, &outcome).await?;
+            self.record(conn, &outcome).await?;
             conn.commit().await
         };
         match recorded.await {
@@ -178,15 +174,15 @@ impl ClaimedTurn {
     /// Returns the outcome that follows from a result. Stored settings go before the options.
     pub(crate) fn decide(
         &self,
-        loaded: &LoadedJob,
+        number: AttemptNumber,
         result: RunResult,
         stored: &AtFailure,
     ) -> Outcome {
         let options = &self.queue.options;
         let retry = stored.policy.retry(&options.retry);
         let attempt = Attempt {
-            number: loaded.attempt,
-            counted: loaded.attempt - loaded.forgiven.min(loaded.attempt),
+            number: number.of_all,
+            counted: number.counted,
             max: retry.max_attempts,
             cancel_requested: stored.cancel_requested,
             retry_undecodable: options.retry_undecodable,
@@ -203,7 +199,6 @@ impl ClaimedTurn {
     pub(crate) async fn record(
         &self,
         conn: &mut PgConnection,
-        followed: bool,
         outcome: &Outcome,
     ) -> Result<(), sqlx::Error> {
         let store = &self.context.store;
@@ -211,6 +206,6 @@ impl ClaimedTurn {
             // They run again, and no number of an attempt comes twice (P9).
             store.release_attempts(conn, &self.begun_behind).await?;
         }
-        store.settle(conn, &self.claim, outcome, self.queue.keep, followed).await
+        store.settle(conn, &self.claim, outcome, self.queue.keep).await
     }
 }

@@ -173,10 +173,10 @@ impl ClaimedTurn {
         unrecorded: &mut Unrecorded,
     ) -> Result<SettleAttempt, sqlx::Error> {
         let Context { store, .. } = &*self.context;
-        let held = match store.hold(conn, &self.queue.name, &self.claim).await? {
-            HoldAnswer::Held(held) => Some(held),
+        let holds = match store.hold(conn, &self.claim).await? {
+            HoldAnswer::Held(_) => true,
             // If the turn goes on, its token is valid after a commit whose answer was lost.
-            HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => None,
+            HoldAnswer::Skipped if store.already_recorded(conn, &self.claim).await? => false,
             HoldAnswer::Skipped => return Ok(SettleAttempt::Skipped),
             HoldAnswer::Lost if self.has_succeeded(conn).await? => {
                 // Only the answer to its commit was lost.
@@ -190,26 +190,26 @@ impl ClaimedTurn {
         if earlier_only && !(paused && self.idle) {
             return Ok(SettleAttempt::Stays { paused });
         }
-        let Some(held) = held.filter(|_| !earlier_only) else {
+        if earlier_only || !holds {
             store.end_turn(conn, &self.claim).await?;
             return Ok(SettleAttempt::Passed);
-        };
+        }
         if let Unrecorded::Result(result) = unrecorded {
             let stored = store.at_failure(conn, self.claim.job).await?;
             let result = std::mem::replace(result, RunResult::Released);
-            *unrecorded = Unrecorded::Outcome(self.decide(&held.job, result, &stored));
+            *unrecorded = Unrecorded::Outcome(self.decide(self.number(), result, &stored));
         }
         let Unrecorded::Outcome(outcome) = unrecorded else {
             return Ok(SettleAttempt::Lost);
         };
-        self.record(conn, held.hold.followed, outcome).await?;
+        self.record(conn, outcome).await?;
         Ok(SettleAttempt::Recorded)
     }
 
     /// Returns whether the current attempt was recorded as a success.
     async fn has_succeeded(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let Some(facts) = &self.facts else { return Ok(false) };
-        self.context.store.has_succeeded(conn, self.claim.job, facts.attempt).await
+        self.context.store.has_succeeded(conn, self.claim.job, facts.number.of_all).await
     }
 
     /// Tells the outcome of a late record that is committed. Returns how the turn ended.

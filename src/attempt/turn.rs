@@ -23,7 +23,7 @@ use crate::liveness::context::Context;
 use crate::liveness::leases::LeaseGuard;
 use crate::liveness::sessions::Signals;
 use crate::metrics::queue::QueueMeter;
-use crate::store::{Claim, KeepFinished, LoadedJob, UnrecordedSuccess};
+use crate::store::{AttemptNumber, Claim, KeepFinished, LoadedJob, UnrecordedSuccess};
 
 /// A queue as one processor runs it.
 pub(crate) struct QueueRuntime {
@@ -177,6 +177,11 @@ impl ClaimedTurn {
         self.claim.began = Some(std::time::Instant::now());
         let facts = AttemptFacts::new(&self.queue.name, &self.claim, loaded, (on_event, meter));
         self.facts = Some(Arc::new(facts));
+    }
+
+    /// Returns the number of the current attempt.
+    pub(crate) fn number(&self) -> AttemptNumber {
+        self.facts.as_ref().map_or_else(AttemptNumber::default, |facts| facts.number)
     }
 
     /// Tells the recorded outcome of the current job. Returns how its turn ended.

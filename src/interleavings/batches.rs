@@ -48,8 +48,8 @@ async fn the_last_two_that_end_at_once_start_one_follow_up() {
     let scene = Scene::new().await;
     let mut workers = claimed(&scene, &["a", "b"]).await;
     for (worker, claim) in &mut workers {
-        let held = scene.hold(worker, claim).await;
-        scene.settle(worker, claim, &held, &succeeded()).await;
+        scene.hold(worker, claim).await;
+        scene.settle(worker, claim, &succeeded()).await;
     }
     // Neither sees the end of the other one.
     assert_eq!(scene.number(LOOK).await, 0);
@@ -66,8 +66,8 @@ async fn an_end_that_is_lost_before_its_commit_is_none() {
     let scene = Scene::new().await;
     let mut workers = claimed(&scene, &["a"]).await;
     let (mut worker, claim) = workers.remove(0);
-    let held = scene.hold(&mut worker, &claim).await;
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.hold(&mut worker, &claim).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     let gone = pid(&mut worker).await;
     // As a worker that is killed.
     drop(worker);

@@ -100,10 +100,10 @@ async fn a_write_neither_waits_for_the_hold_nor_holds_up_its_settle() {
     let (mut worker, mut side) = (scene.session().await, scene.session().await);
     scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     begin(&mut side).await;
     assert!(keep(&mut side, RIGHT, &claim, "1").await);
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     // A write that the server goes on with behind the settle leaves a row, which nobody is shown.
     commit(&mut side).await;

@@ -234,9 +234,9 @@ async fn a_job_that_runs_while_those_around_it_move_passes_its_turn_on() {
     let mut mover = scene.session().await;
     assert_eq!(move_waiting(&mut mover, 1).await, 1);
     // A handler in its transaction has the group's row: what is left of it waits.
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     assert_eq!(move_waiting(&mut mover, 1).await, 0);
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.drain().await, [low[1], behind]);
     assert!(is_found_there(&scene, low[0]).await);
@@ -256,9 +256,8 @@ async fn a_dead_letter_is_in_one_queue_whatever_its_settle_comes_to() {
         let ids = enqueue(&mut producer, &["g", "g"]).await;
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut worker, &claim).await;
-        let settled =
-            scene.store.settle(&mut worker, &claim, &failed(), KEEP, held.hold.followed).await;
+        scene.hold(&mut worker, &claim).await;
+        let settled = scene.store.settle(&mut worker, &claim, &failed(), KEEP).await;
         settled.unwrap();
         // Neither queue gives it out before the commit, and nothing waits.
         let mut other = scene.session().await;
@@ -271,9 +270,9 @@ async fn a_dead_letter_is_in_one_queue_whatever_its_settle_comes_to() {
         } else {
             rollback(&mut worker).await;
             assert_eq!(scene.status(ids[0]).await, "started");
-            let held = scene.hold(&mut worker, &claim).await;
+            scene.hold(&mut worker, &claim).await;
             let later = retried(std::time::Duration::ZERO);
-            scene.settle(&mut worker, &claim, &held, &later).await;
+            scene.settle(&mut worker, &claim, &later).await;
             commit(&mut worker).await;
             assert!(!is_found_there(&scene, ids[0]).await);
             assert_eq!(scene.drain().await, ids);
@@ -297,12 +296,12 @@ async fn a_lower_dead_letter_runs_next_in_a_group_that_is_there() {
     let ids = enqueue(&mut producer, &["g", "g"]).await;
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     run(&mut producer, "select seriatim.nack(r.receipt) from seriatim.receive('source') r").await;
     // Never beside the running one, and next behind it.
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.drain().await, [low, ids[1]]);
     assert!(!scene.rescue("g").await);

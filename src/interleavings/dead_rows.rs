@@ -7,6 +7,7 @@ use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, lock_group, number, rollback, run};
 use crate::interleavings::support::steps;
+use crate::store::HoldAnswer;
 use crate::store::{
     AfterSettle, Claim, ClaimBounds, ClaimOptions, HeartbeatQuery, LeasedClaim, ScanStart,
     Succeeded,
@@ -195,7 +196,8 @@ async fn no_statement_reads_past_the_dead_versions_of_a_group_row() {
     for keep in [true, false] {
         let turn = claim(&mut worker).await;
         let (before, pages_before) = (read(&mut worker).await, pages(&mut worker).await);
-        assert!(store.begin_and_hold(&mut worker, &turn, None).await.unwrap().is_some());
+        let held = store.begin_and_hold(&mut worker, &turn, None).await.unwrap();
+        assert!(matches!(held, HoldAnswer::Held(_)));
         store
             .quick_settle(&mut worker, &turn, "1", keep, false, AfterSettle::Nothing)
             .await

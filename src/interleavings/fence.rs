@@ -65,18 +65,18 @@ async fn a_stalled_workers_hold_and_settle_are_refused() {
     assert_eq!((over.job, over.disposition), (second, Disposition::Exhausted));
     assert_ne!(over.token, stale.token);
     assert_refused(&scene, &stale).await;
-    let held = scene.hold(&mut other, &over).await;
-    assert_eq!(held.job.attempt, 1);
+    scene.hold(&mut other, &over).await;
+    assert_eq!(scene.attempt(over.job).await, 1);
     assert_refused(&scene, &stale).await;
-    scene.settle(&mut other, &over, &held, &failed()).await;
+    scene.settle(&mut other, &over, &failed()).await;
     commit(&mut other).await;
     let running = scene.claim_one(&mut other).await;
     assert_eq!(running.job, late);
     // Between its claim and its hold, in its hold, and behind its end.
     assert_refused(&scene, &stale).await;
-    let held = scene.hold(&mut other, &running).await;
+    scene.hold(&mut other, &running).await;
     assert_refused(&scene, &stale).await;
-    scene.settle(&mut other, &running, &held, &succeeded()).await;
+    scene.settle(&mut other, &running, &succeeded()).await;
     assert_refused(&scene, &stale).await;
     commit(&mut other).await;
     assert_refused(&scene, &stale).await;

@@ -76,7 +76,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
         };
         let mut done: Vec<UnrecordedSuccess> = Vec::new();
         loop {
-            let held = scene.hold(&mut conn, &claim).await;
+            scene.hold(&mut conn, &claim).await;
             if claim.disposition == Disposition::Run {
                 begun[jobs.iter().position(|job| *job == claim.job).unwrap()] += 1;
                 if claim.job == killer {
@@ -101,7 +101,7 @@ async fn with_a_killer(record_each: bool) -> (Vec<usize>, Vec<i64>) {
             if last {
                 let outcome =
                     if claim.disposition == Disposition::Run { succeeded() } else { failed() };
-                scene.settle(&mut conn, &claim, &held, &outcome).await;
+                scene.settle(&mut conn, &claim, &outcome).await;
             }
             commit(&mut conn).await;
             if record_each {

@@ -29,7 +29,7 @@ async fn drained_group(scene: &Scene, worker: &mut PgConnection) {
     scene.enqueue("g").await;
     let claim = scene.claim_one(worker).await;
     scene.hold(worker, &claim).await;
-    let settled = scene.store.settle(worker, &claim, &succeeded(), KEEP, true).await;
+    let settled = scene.store.settle(worker, &claim, &succeeded(), KEEP).await;
     settled.unwrap();
     commit(worker).await;
     assert!(scene.row("g").await.unwrap().due);
@@ -138,7 +138,7 @@ async fn heads_read_by_a_statement_that_waited_rerun_a_job() {
     let second = scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
     scene.lease("g", -1).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     let mut late = scene.session().await;
     let late_pid = pid(&mut late).await;
     scene.close_gate().await;
@@ -151,7 +151,7 @@ async fn heads_read_by_a_statement_that_waited_rerun_a_job() {
     // The crate's claim does not wait for the holder, and gets nothing.
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.status(first).await, "succeeded");
     assert_eq!(wrong.await.unwrap(), first);
@@ -167,8 +167,8 @@ async fn a_claim_skips_a_retiring_settle_committed_or_not() {
         let first = scene.enqueue("g").await;
         let claim = scene.claim_one(&mut worker).await;
         scene.lease("g", -1).await;
-        let held = scene.hold(&mut worker, &claim).await;
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        scene.hold(&mut worker, &claim).await;
+        scene.settle(&mut worker, &claim, &succeeded()).await;
         let second = scene.enqueue("g").await;
         // The row is due in the claim's snapshot, but locked and deleted; the flagged job cannot be
         // adopted yet.

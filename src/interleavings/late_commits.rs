@@ -36,11 +36,11 @@ async fn two_open_enqueues_to_one_group_run_one_at_a_time() {
             commit(&mut two).await;
             let claim = scene.claim_one(&mut worker).await;
             assert_eq!(claim.job, high[0]);
-            let held = scene.hold(&mut worker, &claim).await;
+            scene.hold(&mut worker, &claim).await;
             commit(&mut one).await;
             // Never beside the running one, and next behind it.
             assert!(scene.claim(&mut other, 10).await.is_empty());
-            scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+            scene.settle(&mut worker, &claim, &succeeded()).await;
             commit(&mut worker).await;
             assert_eq!(scene.drain().await, [low[0], low[1], high[1]]);
         }
@@ -57,7 +57,7 @@ async fn a_late_id_without_its_flag_is_stranded() {
         scene.enqueue("g").await;
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut worker, &claim).await;
+        scene.hold(&mut worker, &claim).await;
         commit(&mut late).await;
         let mut adopter = scene.session().await;
         if wrong {
@@ -73,7 +73,7 @@ async fn a_late_id_without_its_flag_is_stranded() {
             assert_eq!(scene.adopt(&mut adopter).await, 1);
         }
         commit(&mut adopter).await;
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        scene.settle(&mut worker, &claim, &succeeded()).await;
         commit(&mut worker).await;
         if wrong {
             assert!(scene.claim(&mut worker, 10).await.is_empty());
@@ -92,9 +92,9 @@ async fn sleeper(scene: &Scene) -> i64 {
     let mut worker = scene.session().await;
     let id = scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     let later = retried(std::time::Duration::from_hours(1));
-    scene.settle(&mut worker, &claim, &held, &later).await;
+    scene.settle(&mut worker, &claim, &later).await;
     commit(&mut worker).await;
     assert!(scene.claim(&mut worker, 10).await.is_empty());
     let row = scene.row("g").await.unwrap();
@@ -137,13 +137,13 @@ async fn the_job_behind_a_late_cancelled_id_is_not_skipped() {
         } else {
             scene.enqueue("g").await;
             let claim = scene.claim_one(&mut worker).await;
-            let held = scene.hold(&mut worker, &claim).await;
+            scene.hold(&mut worker, &claim).await;
             if row == "free" {
                 left.push(scene.enqueue("g").await);
-                scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+                scene.settle(&mut worker, &claim, &succeeded()).await;
                 commit(&mut worker).await;
             } else {
-                running = Some((claim, held));
+                running = Some(claim);
             }
         }
         commit(&mut late).await;
@@ -151,8 +151,8 @@ async fn the_job_behind_a_late_cancelled_id_is_not_skipped() {
         scene.adopt(&mut adopter).await;
         commit(&mut adopter).await;
         assert!(!scene.rescue("g").await, "{row}");
-        if let Some((claim, held)) = running {
-            scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        if let Some(claim) = running {
+            scene.settle(&mut worker, &claim, &succeeded()).await;
             commit(&mut worker).await;
         }
         let claim = scene.claim_one(&mut worker).await;
@@ -175,7 +175,7 @@ async fn the_job_behind_a_late_cancelled_id_goes_before_later_ones() {
     scene.enqueue("g").await;
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     commit(&mut late).await;
     assert!(scene.cancel(low[0]).await);
     let behind = scene.enqueue("g").await;
@@ -184,7 +184,7 @@ async fn the_job_behind_a_late_cancelled_id_goes_before_later_ones() {
     scene.adopt(&mut adopter).await;
     commit(&mut adopter).await;
     assert!(scene.flagged(low[0]).await && !scene.flagged(behind).await);
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     // Another adopter has the group's lock: no claim reads the flag.
     begin(&mut adopter).await;

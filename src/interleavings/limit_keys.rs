@@ -273,7 +273,7 @@ async fn every_end_of_a_claim_frees_its_slot() {
                 assert_eq!((jobs(&over), slots(&scene).await), (all[..1].to_vec(), 0));
             }
             _ => {
-                let held = scene.hold(&mut conn, &claim).await;
+                scene.hold(&mut conn, &claim).await;
                 let outcome = match how {
                     "retried" => retried(hour),
                     "halted" => crate::job::outcome::Outcome::Failed {
@@ -287,7 +287,7 @@ async fn every_end_of_a_claim_frees_its_slot() {
                     },
                     _ => failed(),
                 };
-                scene.settle(&mut conn, &claim, &held, &outcome).await;
+                scene.settle(&mut conn, &claim, &outcome).await;
                 commit(&mut conn).await;
             }
         }
@@ -507,14 +507,14 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
                             continue;
                         }
                         // Another claim may have the row for a moment.
-                        let held = loop {
+                        loop {
                             match scene.try_hold(&mut conn, &claim).await {
-                                HoldAnswer::Held(held) => break held,
+                                HoldAnswer::Held(_) => break,
                                 HoldAnswer::Skipped => rollback(&mut conn).await,
                                 other @ HoldAnswer::Lost => panic!("not held: {other:?}"),
                             }
-                        };
-                        scene.settle(&mut conn, &claim, &held, &succeeded()).await;
+                        }
+                        scene.settle(&mut conn, &claim, &succeeded()).await;
                         commit(&mut conn).await;
                     }
                 }

@@ -217,7 +217,7 @@ async fn a_flag_that_went_with_its_job_moves_no_group_up_the_line() {
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
         assert!(claim.job == first && scene.flagged(first).await);
-        let held = scene.hold(&mut worker, &claim).await;
+        scene.hold(&mut worker, &claim).await;
         scene.close_gate().await;
         let read = "exit when page is null;";
         let with_gate = format!("{read} perform public.pass_gate();");
@@ -227,7 +227,7 @@ async fn a_flag_that_went_with_its_job_moves_no_group_up_the_line() {
         }
         scene.rewrite("adopt", &replace).await;
         let claiming = scene.claim_at_gate().await;
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        scene.settle(&mut worker, &claim, &succeeded()).await;
         commit(&mut worker).await;
         scene.open_gate().await;
         claiming.await.unwrap();

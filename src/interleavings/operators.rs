@@ -161,7 +161,7 @@ async fn a_request_whose_snapshot_is_older_than_a_claim_is_refused() {
                     // Left to the worker, which sees it.
                     assert_eq!(number(&mut operator, &request).await, 0);
                     run(&mut operator, "commit").await;
-                    assert!(scene.hold(&mut worker, &claim).await.job.cancel_requested);
+                    assert!(scene.hold(&mut worker, &claim).await.cancel_requested);
                     rollback(&mut worker).await;
                 } else {
                     let refused =
@@ -224,7 +224,7 @@ async fn a_cancel_behind_a_claim_is_a_request() {
     let claim = scene.claim_one(&mut worker).await;
     scene.open_gate().await;
     assert_eq!(operator.await.unwrap().0, 1);
-    assert!(scene.hold(&mut worker, &claim).await.job.cancel_requested);
+    assert!(scene.hold(&mut worker, &claim).await.cancel_requested);
     scene.end().await;
 }
 
@@ -324,7 +324,7 @@ async fn maintenance_leaves_a_job_that_was_claimed_before_it_was_locked() {
                 HoldAnswer::Held(held) => held,
                 other => panic!("not held: {other:?}"),
             };
-            assert!(held.job.cancel_requested, "its worker carries it out");
+            assert!(held.cancel_requested, "its worker carries it out");
         }
         scene.end().await;
     }
@@ -345,22 +345,21 @@ async fn an_abort_that_has_ended_a_session_comes_before_the_end_of_its_handler()
         }
         let (mut holder, mut worker) = (scene.session().await, scene.session().await);
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut holder, &claim).await;
+        scene.hold(&mut holder, &claim).await;
+        let session = scene.store.session(&mut holder).await.unwrap();
         scene.close_gate().await;
         let abort = format!("select done::int::int8 from seriatim.abort({job})");
         let aborting = scene.at_gate(abort).await;
         let pid = pid(&mut worker).await;
         let store = scene.store.clone();
         let settling = tokio::spawn(async move {
-            in_tx(&mut worker, async |conn| store.terminate(conn, held.hold.session).await)
-                .await
-                .unwrap();
+            in_tx(&mut worker, async |conn| store.terminate(conn, session).await).await.unwrap();
             worker
         });
         if wrong {
             let mut worker = settling.await.unwrap();
-            let held = scene.hold(&mut worker, &claim).await;
-            scene.settle(&mut worker, &claim, &held, &failed()).await;
+            scene.hold(&mut worker, &claim).await;
+            scene.settle(&mut worker, &claim, &failed()).await;
             commit(&mut worker).await;
             scene.open_gate().await;
         } else {

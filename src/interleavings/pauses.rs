@@ -100,7 +100,7 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
     let job = scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
     Client::default().operator("test", None).pause_group(&mut operator, Q, "g").await.unwrap();
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     // Another session has the setting locked, so the unpause waits before it has changed
     // anything.
     let mut other = scene.session().await;
@@ -115,7 +115,7 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
             .unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
-    scene.settle(&mut worker, &claim, &held, &retried(Duration::ZERO)).await;
+    scene.settle(&mut worker, &claim, &retried(Duration::ZERO)).await;
     commit(&mut worker).await;
     assert!(scene.claim(&mut claimer, 10).await.is_empty());
     assert!(rests(&scene).await);
@@ -155,8 +155,8 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
         may_wait: false,
         began: None,
     };
-    let held = scene.hold(&mut other, &over).await;
-    scene.settle(&mut other, &over, &held, &succeeded()).await;
+    scene.hold(&mut other, &over).await;
+    scene.settle(&mut other, &over, &succeeded()).await;
     commit(&mut other).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert!(rests(&scene).await && !scene.rescue("g").await);

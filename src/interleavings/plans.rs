@@ -12,7 +12,9 @@ use crate::NewJob;
 use crate::interleavings::support::meter::Meter;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit, enqueue, number, rollback, run};
+use crate::interleavings::support::session::{
+    begin, begin_hold, commit, enqueue, number, rollback, run,
+};
 use crate::interleavings::support::shapes::{NEVER, SHAPES, VACUUMED, WHILE_EMPTY, WITH_ONE_GROUP};
 use crate::interleavings::support::size::size;
 use crate::interleavings::support::steps::{KEEP, OPTIONS, adopt, retried, succeeded};
@@ -91,10 +93,10 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
     for success in [true, false] {
         assert!(matches!(scene.try_hold(conn, claim).await, HoldAnswer::Held(_)));
         rollback(conn).await;
-        crate::store::begin_hold(conn).await.unwrap();
+        begin_hold(conn).await;
         run(conn, &set_mode).await;
         meter.restart(conn).await;
-        store.hold(conn, Q, claim).await.unwrap();
+        store.hold(conn, claim).await.unwrap();
         meter.check(conn, "hold", [20, 150]).await;
         store.at_failure(conn, claim.job).await.unwrap();
         meter.check(conn, "failure policy", [5, 30]).await;
@@ -132,7 +134,7 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             run(conn, "rollback to recorded").await;
         }
         // As if no job followed, so that it tries to retire.
-        let settled = store.settle(conn, claim, &outcome, KEEP, false).await;
+        let settled = store.settle(conn, claim, &outcome, KEEP).await;
         settled.unwrap();
         meter.check(conn, "settle", [60, 200]).await;
         rollback(conn).await;
@@ -219,7 +221,7 @@ async fn round_trips(store: &Store, conn: &mut PgConnection, set_mode: &str, met
         meter.check(conn, "release", [300 + behind * 10, 1000 + behind * 20]).await;
         for claim in claimed.jobs.iter().take(size(1, 2)) {
             let held = store.begin_and_hold(conn, claim, None).await.unwrap();
-            assert!(held.is_some());
+            assert!(matches!(held, HoldAnswer::Held(_)));
             meter.check(conn, "quick hold", [20, 150]).await;
             let behind = i64::try_from(claim.followers.len()).unwrap();
             if behind > 0 {
@@ -417,7 +419,8 @@ async fn plans_for_one_job(scene: &Scene, conn: &mut PgConnection, group: &str) 
     let before = number(conn, PLANS).await;
     scene.enqueue(group).await;
     let claim = scene.claim_one(conn).await;
-    assert!(scene.store.begin_and_hold(conn, &claim, None).await.unwrap().is_some());
+    let held = scene.store.begin_and_hold(conn, &claim, None).await.unwrap();
+    assert!(matches!(held, HoldAnswer::Held(_)));
     let settled = scene.store.quick_settle(conn, &claim, "null", false, false, AfterSettle::Commit);
     assert!(settled.await.unwrap().ended);
     number(conn, PLANS).await - before

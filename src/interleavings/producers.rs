@@ -37,12 +37,12 @@ async fn a_producer_with_an_old_snapshot_neither_waits_nor_fails() {
         let second = scene.enqueue("g").await;
         let mut worker = scene.session().await;
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut worker, &claim).await;
+        scene.hold(&mut worker, &claim).await;
         let ids = enqueue(&mut producer, &["g", "h", "g"]).await;
         let client = Client::default();
         let job = NewJob::new(Q, &1).group("g");
         let notified = client.enqueue(&mut producer, job).await.unwrap().id();
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        scene.settle(&mut worker, &claim, &succeeded()).await;
         commit(&mut worker).await;
         // Wrong: producers that touch the group's row.
         scene.run(UNIQUE).await;
@@ -63,7 +63,7 @@ async fn an_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
     scene.enqueue("g").await;
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     scene.run(UNIQUE).await;
     let mut upserting = scene.session().await;
     let upserting_pid = pid(&mut upserting).await;
@@ -77,7 +77,7 @@ async fn an_upsert_waits_for_the_handler_and_an_enqueue_does_not() {
     });
     scene.until_waits(upserting_pid, "transactionid").await;
     let second = scene.enqueue("g").await;
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     wrong.await.unwrap();
     assert_eq!(scene.drain().await, [second]);
@@ -140,11 +140,11 @@ async fn jobs_of_a_prepared_transaction_come_when_it_is_committed() {
     let mut worker = scene.session().await;
     let claim = scene.claim_one(&mut worker).await;
     assert_eq!(claim.job, behind);
-    let held = scene.hold(&mut worker, &claim).await;
+    scene.hold(&mut worker, &claim).await;
     scene.run("commit prepared 'late'").await;
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     assert_eq!(scene.drain().await, late);
     // A transaction that notifies cannot be prepared: hence `Client::notify`.

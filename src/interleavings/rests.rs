@@ -38,7 +38,7 @@ async fn a_rest_waits_for_no_lock_of_its_own_job() {
         let (first, second) = (scene.enqueue("g").await, scene.enqueue("g").await);
         let (mut worker, mut side) = (scene.session().await, scene.session().await);
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut worker, &claim).await;
+        scene.hold(&mut worker, &claim).await;
         if wrong {
             run(&mut side, "set lock_timeout = '200ms'").await;
             let waits = sqlx::query(REST_THE_ROW).execute(&mut side).await.unwrap_err();
@@ -49,7 +49,7 @@ async fn a_rest_waits_for_no_lock_of_its_own_job() {
             scene.run("select seriatim.unpause('q')").await;
             assert_eq!(rest(&scene, &mut side, &claim, false).await, RestState::Set);
         }
-        scene.settle(&mut worker, &claim, &held, &retried(Duration::ZERO)).await;
+        scene.settle(&mut worker, &claim, &retried(Duration::ZERO)).await;
         commit(&mut worker).await;
         if !wrong {
             assert!(scene.claim(&mut worker, 10).await.is_empty(), "the group rests");

@@ -5,23 +5,22 @@ use sqlx::PgConnection;
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{begin, commit, enqueue, number, pid, rollback, run};
-use crate::interleavings::support::steps::{KEEP, succeeded};
-use crate::store::{Claim, HeldJob};
+use crate::interleavings::support::steps::{settle, succeeded};
+use crate::store::Claim;
 
 /// One job of group `g`, held by a session that is about to settle it.
-async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim, HeldJob) {
+async fn about_to_settle(scene: &Scene) -> (PgConnection, Claim) {
     let mut worker = scene.session().await;
     scene.enqueue("g").await;
     let claim = scene.claim_one(&mut worker).await;
-    let held = scene.hold(&mut worker, &claim).await;
-    assert!(!held.hold.followed);
-    (worker, claim, held)
+    scene.hold(&mut worker, &claim).await;
+    (worker, claim)
 }
 
 #[tokio::test]
 async fn one_delete_that_locks_and_reads_strands_an_adopted_job() {
     let scene = Scene::new().await;
-    let (mut worker, claim, _) = about_to_settle(&scene).await;
+    let (mut worker, claim) = about_to_settle(&scene).await;
     run(
         &mut worker,
         "update seriatim.job set status = 'succeeded', flagged = false, finished_at = clock_timestamp() where seriatim.job_state(status, queue, group_id, id) = 'started'",
@@ -58,14 +57,13 @@ async fn one_delete_that_locks_and_reads_strands_an_adopted_job() {
 /// lets the settle continue.
 async fn adopt_inside_settle(event: &str, table: &str, adopter_commits_first: bool) {
     let scene = Scene::new().await;
-    let (mut worker, claim, held) = about_to_settle(&scene).await;
+    let (mut worker, claim) = about_to_settle(&scene).await;
     run(&mut worker, "set local application_name = 'settler'").await;
     let worker_pid = pid(&mut worker).await;
     scene.gate("settler", event, table).await;
     let store = std::sync::Arc::clone(&scene.store);
     let settle = tokio::spawn(async move {
-        let settled =
-            store.settle(&mut worker, &claim, &succeeded(), KEEP, held.hold.followed).await;
+        let settled = settle(&store, &mut worker, &claim, &succeeded()).await;
         settled.unwrap();
         commit(&mut worker).await;
     });
@@ -121,7 +119,7 @@ async fn a_job_that_comes_between_a_quick_settles_look_and_its_delete_is_not_str
             scene.rewrite("retire", &[("and (select", "and true or false and (select")]).await;
         }
         let settle = format!(
-            "select case when seriatim.hold_job({job}, '{0}') is not null then \
+            "select case when (seriatim.hold_job({job}, '{0}', true)).pid is not null then \
                (seriatim.settle_success({job}, '{0}', null, true, false, 0) = 'drained')::integer::int8 end",
             claim.token
         );
@@ -144,8 +142,8 @@ async fn a_job_that_comes_between_a_quick_settles_look_and_its_delete_is_not_str
 async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
-        let (mut worker, claim, held) = about_to_settle(&scene).await;
-        scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+        let (mut worker, claim) = about_to_settle(&scene).await;
+        scene.settle(&mut worker, &claim, &succeeded()).await;
         // The row is deleted, but that is not committed yet.
         let late = scene.enqueue("g").await;
         let mut adopter = scene.session().await;
@@ -176,8 +174,8 @@ async fn a_row_that_is_seen_is_no_proof_that_it_stays() {
 #[tokio::test]
 async fn a_deletion_of_a_group_that_is_rolled_back_strands_nothing() {
     let scene = Scene::new().await;
-    let (mut worker, claim, held) = about_to_settle(&scene).await;
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    let (mut worker, claim) = about_to_settle(&scene).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     let late = scene.enqueue("g").await;
     let mut other = scene.session().await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
@@ -192,18 +190,18 @@ async fn a_deletion_of_a_group_that_is_rolled_back_strands_nothing() {
 #[tokio::test]
 async fn a_handlers_enqueue_keeps_its_group_and_revives_another() {
     let scene = Scene::new().await;
-    let (mut worker, claim, held) = about_to_settle(&scene).await;
+    let (mut worker, claim) = about_to_settle(&scene).await;
     // Into its own group, into one that is being retired, and into one that was.
     let mut other = scene.session().await;
     scene.enqueue("h").await;
     let of_h = scene.claim_one(&mut other).await;
-    let held_h = scene.hold(&mut other, &of_h).await;
-    scene.settle(&mut other, &of_h, &held_h, &succeeded()).await;
+    scene.hold(&mut other, &of_h).await;
+    scene.settle(&mut other, &of_h, &succeeded()).await;
     let ids = enqueue(&mut worker, &["g", "h"]).await;
     commit(&mut other).await;
     assert_eq!(scene.row("h").await, None);
     let later = enqueue(&mut worker, &["h"]).await[0];
-    scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+    scene.settle(&mut worker, &claim, &succeeded()).await;
     commit(&mut worker).await;
     assert!(scene.row("g").await.unwrap().job.is_none());
     let mut ran = scene.drain().await;

@@ -1,7 +1,6 @@
 //! `SKIP LOCKED`: sessions do not wait for each other, and skipped is not lost (P2, P3).
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::Q;
 use crate::interleavings::support::session::{
     begin, commit, enqueue, lock_group, lock_job, number, pid, rollback, run,
 };
@@ -38,7 +37,7 @@ async fn hold_retries_a_row_locked_by_a_stale_claim() {
     let answer = scene.try_hold(&mut worker, &claim).await;
     assert!(matches!(answer, HoldAnswer::Skipped), "{answer:?}");
     rollback(&mut older).await;
-    let answer = scene.store.hold(&mut worker, Q, &claim).await.unwrap();
+    let answer = scene.store.hold(&mut worker, &claim).await.unwrap();
     assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
     rollback(&mut worker).await;
     scene.end().await;
@@ -61,7 +60,7 @@ async fn hold_skipped_at_its_jobs_row_keeps_the_group_locked() {
     let free = "select count(*) from (select 1 from seriatim.queue_group for no key update skip locked) free";
     assert_eq!(number(&mut other, free).await, 0);
     rollback(&mut adopter).await;
-    let answer = scene.store.hold(&mut worker, Q, &claim).await.unwrap();
+    let answer = scene.store.hold(&mut worker, &claim).await.unwrap();
     assert!(matches!(answer, HoldAnswer::Held(_)), "{answer:?}");
     rollback(&mut worker).await;
     // Only another token, or no row, is a loss.
@@ -160,7 +159,7 @@ async fn an_adopter_waits_for_no_hold_and_no_settle() {
         // Settled, told of a job that follows or not, and not committed. The settle sees that job,
         // and takes no stronger lock to retire the group.
         let outcome = succeeded();
-        let settled = scene.store.settle(&mut worker, &claim, &outcome, KEEP, followed);
+        let settled = scene.store.settle(&mut worker, &claim, &outcome, KEEP);
         settled.await.unwrap();
         let third = scene.enqueue("g").await;
         let shared = scene.adopt(&mut adopter).await;
@@ -186,11 +185,11 @@ async fn a_hold_has_a_job_that_was_written_since_it_looked() {
     let mut worker = scene.session().await;
     scene.claim_one(&mut worker).await;
     scene.close_gate().await;
-    let locks = "g.suspect is null";
+    let locks = "where g.claim = with_token";
     let gate = format!("{locks} and pass_gate()");
     scene.rewrite("hold_job", &[(locks, &gate)]).await;
     let hold = format!(
-        "select (seriatim.hold_job({job}, g.claim) is not null)::integer::int8 from seriatim.queue_group g"
+        "select ((seriatim.hold_job({job}, g.claim, true)).pid is not null)::integer::int8 from seriatim.queue_group g"
     );
     let holding = scene.at_gate(hold).await;
     assert_eq!(scene.run("update seriatim.job set flagged = not flagged").await, 1);

@@ -17,7 +17,7 @@ async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
         scene.enqueue("long").await;
         let next_of_long = scene.enqueue("long").await;
         let claim = scene.claim_one(&mut worker).await;
-        let held = scene.hold(&mut worker, &claim).await;
+        scene.hold(&mut worker, &claim).await;
         // While the long handler runs, another group becomes ready.
         let waiting = scene.enqueue("waiting").await;
         let mut adopter = scene.session().await;
@@ -35,7 +35,7 @@ async fn a_turn_passed_on_with_the_time_of_the_begin_jumps_the_queue() {
             )
             .await;
         } else {
-            scene.settle(&mut worker, &claim, &held, &succeeded()).await;
+            scene.settle(&mut worker, &claim, &succeeded()).await;
         }
         commit(&mut worker).await;
         let next = scene.claim(&mut worker, 1).await.remove(0).job;
@@ -69,8 +69,8 @@ async fn a_lapsed_claim_is_taken_over_only_after_its_grace() {
     assert_eq!((over.job, over.disposition), (job, Disposition::Run));
     assert_ne!(over.token, claim.token);
     let held = scene.hold(&mut other, &over).await;
-    assert_eq!((held.job.attempt, held.suspected), (2, false));
-    scene.settle(&mut other, &over, &held, &succeeded()).await;
+    assert_eq!((scene.attempt(job).await, held.suspected), (2, false));
+    scene.settle(&mut other, &over, &succeeded()).await;
     commit(&mut other).await;
     scene.end().await;
 }
@@ -143,8 +143,8 @@ async fn a_take_over_that_retires_loses_a_job_adopted_meanwhile() {
         } else {
             let over = scene.write(&mut other, &heads).await.remove(0);
             assert_eq!((over.job, over.disposition), (dead, Disposition::Exhausted));
-            let held = scene.hold(&mut other, &over).await;
-            scene.settle(&mut other, &over, &held, &failed()).await;
+            scene.hold(&mut other, &over).await;
+            scene.settle(&mut other, &over, &failed()).await;
             commit(&mut other).await;
             assert!(!scene.rescue("g").await);
             assert_eq!(scene.drain().await, [meanwhile]);
@@ -185,9 +185,9 @@ async fn a_take_over_of_an_expired_job_keeps_the_lost_attempt() {
     }
     let over = scene.claim_one(&mut other).await;
     assert!(matches!(over.disposition, Disposition::Expired(_)), "{over:?}");
-    let held = scene.hold(&mut other, &over).await;
-    assert_eq!((over.job, held.job.attempt), (job, 1));
-    scene.settle(&mut other, &over, &held, &failed()).await;
+    scene.hold(&mut other, &over).await;
+    assert_eq!((over.job, scene.attempt(job).await), (job, 1));
+    scene.settle(&mut other, &over, &failed()).await;
     commit(&mut other).await;
     let lost = "select count(*) from seriatim.job where history -> 0 ->> 'kind' = 'worker_lost' \
                 and jsonb_array_length(history) = 2";

@@ -13,10 +13,10 @@ use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep};
 
 use crate::interleavings::support::scene::{PATIENCE, Scene};
-use crate::interleavings::support::session::{Q, begin, commit, rollback, run};
+use crate::interleavings::support::session::{Q, begin, begin_hold, commit, rollback, run};
 use crate::interleavings::support::size::size;
-use crate::interleavings::support::steps::{KEEP, OPTIONS, bounds, succeeded};
-use crate::store::{Claim, ClaimOptions, HoldAnswer, begin_hold};
+use crate::interleavings::support::steps::{OPTIONS, bounds, settle, succeeded};
+use crate::store::{Claim, ClaimOptions, HoldAnswer};
 
 /// The commands. `$job` stands for a job, `$queue` for its queue, `$home` for the queue that its
 /// dead letters come from, and `$away` for another one.
@@ -386,7 +386,7 @@ impl Cell {
             Other::Nothing => None,
             Other::Worker(worker) => {
                 let job = worker.claim.job;
-                worker.succeeds(scene, &self.queue).await.then_some(job)
+                worker.succeeds(scene).await.then_some(job)
             }
             Other::Receiver(receipt, open) => {
                 let ack = format!("ack('{receipt}')");
@@ -494,24 +494,23 @@ impl Worker {
         let claimed = scene.store.claim(&mut conn, &cell.queue, bounds(1), options).await.unwrap();
         let claim = claimed.jobs.into_iter().next().unwrap();
         if holds {
-            begin_hold(&mut conn).await.unwrap();
-            let held = scene.store.hold(&mut conn, &cell.queue, &claim).await.unwrap();
+            begin_hold(&mut conn).await;
+            let held = scene.store.hold(&mut conn, &claim).await.unwrap();
             assert!(matches!(held, HoldAnswer::Held(_)), "{}", cell.name);
         }
         Self { conn, claim, holds }
     }
 
     /// Ends the job as succeeded, if the claim is its own still. Returns whether it did.
-    async fn succeeds(mut self, scene: &Scene, queue: &str) -> bool {
+    async fn succeeds(mut self, scene: &Scene) -> bool {
         if !self.holds {
-            begin_hold(&mut self.conn).await.unwrap();
-            let held = scene.store.hold(&mut self.conn, queue, &self.claim).await.unwrap();
+            begin_hold(&mut self.conn).await;
+            let held = scene.store.hold(&mut self.conn, &self.claim).await.unwrap();
             if !matches!(held, HoldAnswer::Held(_)) {
                 return false;
             }
         }
-        let settled =
-            scene.store.settle(&mut self.conn, &self.claim, &succeeded(), KEEP, false).await;
+        let settled = settle(&scene.store, &mut self.conn, &self.claim, &succeeded()).await;
         // An abort has ended its session.
         let done = settled.is_ok() && PgTransactionManager::commit(&mut self.conn).await.is_ok();
         drop(self.conn.close().await);
@@ -835,7 +834,7 @@ impl Script<'_> {
             if !run_if_open(&mut self.worker, "select").await {
                 self.worker = self.scene.session().await;
             }
-            let HoldAnswer::Held(held) = self.scene.try_hold(&mut self.worker, &claim).await else {
+            let HoldAnswer::Held(_) = self.scene.try_hold(&mut self.worker, &claim).await else {
                 rollback(&mut self.worker).await;
                 continue;
             };
@@ -843,9 +842,7 @@ impl Script<'_> {
                 self.passes(cell, Step::Held).await;
             }
             let store = &self.scene.store;
-            let settled = store
-                .settle(&mut self.worker, &claim, &succeeded(), KEEP, held.hold.followed)
-                .await;
+            let settled = settle(store, &mut self.worker, &claim, &succeeded()).await;
             if subjects {
                 self.passes(cell, Step::Settled).await;
             }

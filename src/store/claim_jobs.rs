@@ -4,7 +4,7 @@
 //! arguments are literals, as the message is a transaction of its own: a transaction pooler gives
 //! it to one session.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -59,8 +59,8 @@ pub(crate) struct ScanStart {
 #[derive(Debug, Default)]
 pub(crate) struct ClaimAnswer {
     pub(crate) jobs: Vec<Claim>,
-    /// The jobs as their handlers need them, by id.
-    pub(crate) known: HashMap<i64, LoadedJob>,
+    /// The jobs of these claims as their handlers need them: of each its job, then its followers.
+    pub(crate) loaded: VecDeque<LoadedJob>,
     /// The owners of the claims that it took over: `worker` or `receiver`.
     pub(crate) taken_over: Vec<String>,
     /// There may be more right now.
@@ -261,7 +261,7 @@ impl ClaimAnswer {
                 let max_attempts =
                     loaded.max_attempts.map_or(i64::from(options.max_attempts), i64::from);
                 let disposition = Disposition::parse(row.try_get("disposition")?, expires_at);
-                let fresh = disposition == Disposition::Run && loaded.attempt == 1;
+                let fresh = disposition == Disposition::Run && loaded.number.of_all == 1;
                 let may_wait = fresh && max_attempts > 1 && expires_at.is_none();
                 let (followers, group) = (Vec::new(), row.try_get("group_id")?);
                 let began = None;
@@ -277,7 +277,7 @@ impl ClaimAnswer {
             } else if let Some(head) = self.jobs.last_mut() {
                 head.followers.push(job);
             }
-            self.known.insert(job, loaded);
+            self.loaded.push_back(loaded);
         }
         Ok(())
     }

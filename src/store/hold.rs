@@ -10,64 +10,19 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::store::claim::Claim;
-use crate::store::fragments::{CLAIMED, claimed_jobs};
-use crate::store::loaded_job::{LoadedJob, loaded_columns};
 use crate::store::names::Names;
 use crate::store::session::{
-    BEGIN, SessionLimits, keep_open_text, no_limit_left, no_transaction_timeout, notice, short,
+    BEGIN, SessionLimits, keep_open_text, no_limit_left, no_transaction_timeout,
+    notice_lost_clients, short,
 };
 use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    /// Locks the group row by its token, then the job row, both for the transaction. Writes
-    /// neither: an adopter that skips locked rows would wait for a row that was written. From here
-    /// on the transaction is the handler's, and may wait.
-    HOLD_GROUP = |names| names.sql_with(
-        "with held as materialized (
-            select g.suspect is not null as suspected, g.started_at from {queue_group} g
-            where g.claim = $3 and $4 = any ({jobs})
-            for no key update of g skip locked
-        ), held_job as materialized (
-            select j.* from {job} j
-            where j.id = $4 and {claimed} and exists (select from held)
-            for no key update of j skip locked
-        )
-        select {columns}, held.suspected, {holder}, {xid} as xid, {followed} as followed,
-            set_config('lock_timeout', '0', true), set_config('seriatim.held', $1, true)
-        from held
-        left join held_job as job on true",
-        &[
-            ("columns", &loaded_columns(names, "false", "(held.started_at is not null)::integer")),
-            ("holder", HOLDER),
-            ("xid", XID),
-            ("followed", &names.sql(FOLLOWED)),
-            ("jobs", &claimed_jobs("g")),
-            ("claimed", CLAIMED),
-        ],
-    );
+    /// In the transaction that is open, whose limits stay.
+    HOLD = |names| names.sql_with("select *, {xid} as xid from {hold_job}($1, $2, false)", &[("xid", XID)]);
 
-    /// Locks the job's own row by its token.
-    HOLD_UNGROUPED = |names| names.sql_with(
-        "with held_job as materialized (
-            select j.* from {job} j
-            where j.id = $1 and j.claim = $2 and {claimed}
-            for no key update of j skip locked
-        )
-        select {columns}, job.suspect is not null as suspected, {holder}, {xid} as xid, false as followed,
-            set_config('lock_timeout', '0', true), set_config('seriatim.held', job.queue, true)
-        from held_job as job",
-        &[
-            ("columns", &loaded_columns(names, "false", "0")),
-            ("holder", HOLDER),
-            ("xid", XID),
-            ("claimed", CLAIMED),
-        ],
-    );
-
-    /// A plain read: only another token, or no row, says that a claim is lost.
-    GROUP_IS_OURS = |names| names.sql("select 1 from {queue_group} g where g.claim = $1");
-    UNGROUPED_IS_OURS = |names| names.sql("select 1 from {job} j where j.id = $1 and j.claim = $2");
+    HAS_CLAIM = |names| names.sql("select {has_claim}($1, $2)");
 
     /// Clears the suspicion of a claim and gives it a fresh lease, if no other transaction has the
     /// row.
@@ -98,36 +53,12 @@ statements! {
 /// The id of the open transaction, as `pg_stat_activity` shows it. Row locks have given it one.
 const XID: &str = "pg_current_xact_id_if_assigned()::xid::text::int8";
 
-/// The session that holds a job.
-const HOLDER: &str = "pg_backend_pid() as pid,
-            (select backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())) as since";
-
-/// Whether more unfinished jobs are behind `job` in its group.
-const FOLLOWED: &str = "exists(
-        select 1 from {job} o
-        where o.queue = $1 and (o.group_id, o.id) > ($2, job.id) and o.group_id <= $2
-            and o.group_id is not null and o.status in ('queued', 'started')
-    )";
-
 /// The locks of a claim, which last as long as the transaction and its session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hold {
     pub(crate) session: SessionId,
     /// The transaction that has them.
     pub(crate) xid: Option<i64>,
-    /// More unfinished jobs were in the group, or nobody looked: a hint that retiring is not worth
-    /// trying.
-    pub(crate) followed: bool,
-}
-
-/// A job that this session holds.
-#[derive(Debug)]
-pub(crate) struct HeldJob {
-    pub(crate) job: LoadedJob,
-    pub(crate) hold: Hold,
-    /// The claim is suspected. The suspicion must be cleared before the handler runs, in a
-    /// transaction of its own: a hold that broke later would be taken over without a grace.
-    pub(crate) suspected: bool,
 }
 
 /// A session of a server. The process id alone may be reused.
@@ -147,10 +78,10 @@ pub(crate) struct ServerId {
 }
 
 /// The answer to a try to hold.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum HoldAnswer {
-    Held(Box<HeldJob>),
-    /// The token still stands, but another transaction has a row for a moment.
+    Held(HoldReceipt),
+    /// The token is still valid, but another transaction has a row for a moment.
     Skipped,
     /// Another token, or no row: the claim was taken over.
     Lost,
@@ -165,14 +96,26 @@ pub(crate) struct HoldReceipt {
     pub(crate) session: Option<SessionId>,
     /// The transaction that holds it.
     pub(crate) xid: Option<i64>,
+    /// The claim is suspected. The suspicion must be cleared before the handler runs, in a
+    /// transaction of its own: a hold that broke later would be taken over without a grace.
+    pub(crate) suspected: bool,
+    /// A request to cancel the job is there already.
+    pub(crate) cancel_requested: bool,
 }
 
-impl HoldReceipt {
-    /// Reads the answer to a hold. `None` if it does not stand.
-    pub(crate) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
-        let pid: Option<i32> = row.try_get(0)?;
-        let xid = row.try_get(1)?;
-        Ok(pid.map(|pid| Self { pid, session: None, xid }))
+impl HoldAnswer {
+    /// Reads the answer of `hold_job`.
+    pub(crate) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let Some(pid) = row.try_get("pid")? else {
+            return Ok(if row.try_get("lost")? { Self::Lost } else { Self::Skipped });
+        };
+        Ok(Self::Held(HoldReceipt {
+            pid,
+            session: None,
+            xid: row.try_get("xid")?,
+            suspected: row.try_get("suspected")?,
+            cancel_requested: row.try_get("cancel_requested")?,
+        }))
     }
 }
 
@@ -196,57 +139,42 @@ impl Store {
     pub(crate) async fn hold(
         &self,
         conn: &mut PgConnection,
-        queue: &str,
         claim: &Claim,
     ) -> Result<HoldAnswer, sqlx::Error> {
-        let hold = match &claim.group {
-            Some(group) => {
-                self.query(&HOLD_GROUP).bind(queue).bind(group).bind(claim.token).bind(claim.job)
-            }
-            None => self.query(&HOLD_UNGROUPED).bind(claim.job).bind(claim.token),
-        };
-        match hold.fetch_optional(&mut *conn).await? {
-            Some(row) if row.try_get::<Option<i64>, _>("id")?.is_some() => {
-                Ok(HoldAnswer::Held(Box::new(HeldJob::read(&row)?)))
-            }
-            // The group is ours, but the job's row is locked for a moment or no longer started.
-            Some(_) => Ok(HoldAnswer::Skipped),
-            None if self.is_ours(conn, claim).await? => Ok(HoldAnswer::Skipped),
-            None => Ok(HoldAnswer::Lost),
-        }
+        let row = self.query(&HOLD).bind(claim.job).bind(claim.token).fetch_one(conn).await?;
+        HoldAnswer::read(&row)
     }
 
-    /// Begins a transaction and holds a claimed job in it, as [`hold`](Self::hold) does. `None` if
-    /// a row is locked for a moment, the claim is suspected or lost, or the job is to be cancelled:
-    /// the transaction is to be rolled back then.
+    /// Begins a transaction and tries once to hold a claimed job in it, for its handler. Unless it
+    /// is held, the transaction is to be rolled back.
     ///
-    /// `first` is given for the session's first hold: the session is set to
-    /// [notice](super::notice_lost_clients) that its client is gone, and its identity is read.
+    /// `first` is given for the session's first hold: it has the server
+    /// [notice](notice_lost_clients) that the client is gone, and the session's identity is read.
     /// Error 22023 says that the server cannot.
     pub(crate) async fn begin_and_hold(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
         first: Option<&SessionLimits>,
-    ) -> Result<Option<HoldReceipt>, sqlx::Error> {
+    ) -> Result<HoldAnswer, sqlx::Error> {
         let mut text = self.hold_message(conn, BEGIN, claim.job, claim.token);
         if let Some(limits) = first {
             // In a transaction of its own: a job that fails must not undo it.
             let session = session_text(&self.names);
-            text = format!("begin; {}; commit; {text}; {session}", notice(limits));
+            text = format!("begin; {}; commit; {text}; {session}", notice_lost_clients(limits));
         }
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let Some(receipt) = HoldReceipt::read(row)? else {
-            return Ok(None);
-        };
-        let Some(row) = rows.get(1) else {
-            return Ok(Some(receipt));
-        };
-        let since = row.try_get::<Option<i64>, _>(0)?.and_then(DateTime::from_timestamp_micros);
-        let server = server_id(row.try_get(1)?, row.try_get(2)?);
-        let session = since.map(|since| SessionId { pid: receipt.pid, since, server });
-        Ok(Some(HoldReceipt { session, ..receipt }))
+        match (HoldAnswer::read(row)?, rows.get(1)) {
+            (HoldAnswer::Held(receipt), Some(row)) => {
+                let since =
+                    row.try_get::<Option<i64>, _>(0)?.and_then(DateTime::from_timestamp_micros);
+                let server = server_id(row.try_get(1)?, row.try_get(2)?);
+                let session = since.map(|since| SessionId { pid: receipt.pid, since, server });
+                Ok(HoldAnswer::Held(HoldReceipt { session, ..receipt }))
+            }
+            (answer, _) => Ok(answer),
+        }
     }
 
     /// Returns the message that begins a transaction, as `begin` says, and holds a job in it.
@@ -258,7 +186,7 @@ impl Store {
         token: Uuid,
     ) -> String {
         let (begin, hold) = (begin_text(conn, begin), self.names.quoted("hold_job"));
-        format!("{begin}select {hold}({job}, '{token}'), {XID}")
+        format!("{begin}select *, {XID} as xid from {hold}({job}, '{token}', true)")
     }
 
     /// Returns which server the session is on; `None` on a standby.
@@ -293,21 +221,19 @@ impl Store {
     pub(crate) async fn session(&self, conn: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
         let sql =
             "select pid, backend_start from pg_catalog.pg_stat_get_activity(pg_backend_pid())";
-        let row = sqlx::query(sql).persistent(!self.is_nameless()).fetch_one(conn).await?;
+        // A handler may have deallocated the driver's statements.
+        let row = sqlx::raw_sql(sql).fetch_one(conn).await?;
         Ok(SessionId { pid: row.try_get(0)?, since: row.try_get(1)?, server: None })
     }
 
-    /// Returns whether the token still stands.
-    pub(crate) async fn is_ours(
+    /// Returns whether the token is still valid.
+    pub(crate) async fn has_claim(
         &self,
         conn: &mut PgConnection,
         claim: &Claim,
     ) -> Result<bool, sqlx::Error> {
-        let ours = match &claim.group {
-            Some(_) => self.query(&GROUP_IS_OURS).bind(claim.token),
-            None => self.query(&UNGROUPED_IS_OURS).bind(claim.job).bind(claim.token),
-        };
-        Ok(ours.fetch_optional(conn).await?.is_some())
+        let ours = self.query(&HAS_CLAIM).bind(claim.job).bind(claim.token);
+        ours.fetch_one(conn).await?.try_get(0)
     }
 
     /// Clears the suspicion of a claim, in the short transaction that is open on `conn`.
@@ -327,13 +253,4 @@ impl Store {
 
 fn server_id(system: Option<i64>, timeline: Option<i64>) -> Option<ServerId> {
     Some(ServerId { system: system?, timeline: timeline? })
-}
-
-impl HeldJob {
-    fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let session =
-            SessionId { pid: row.try_get("pid")?, since: row.try_get("since")?, server: None };
-        let hold = Hold { session, xid: row.try_get("xid")?, followed: row.try_get("followed")? };
-        Ok(Self { job: LoadedJob::read(row)?, hold, suspected: row.try_get("suspected")? })
-    }
 }

@@ -1,4 +1,4 @@
-//! A job as its handler needs it: read by its claim, and by a hold if rows were locked.
+//! A job as its handler needs it, read by its claim.
 
 use std::time::{Duration, Instant};
 
@@ -18,20 +18,25 @@ statements! {
     JOB_DATA = |names| names.sql("select j.data::text, j.payload, j.content_type from {job} j where j.id = $1");
 }
 
+/// Which attempt of its job an attempt is, from 1.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AttemptNumber {
+    pub(crate) of_all: u32,
+    /// Only those that count against the limit.
+    pub(crate) counted: u32,
+}
+
 /// A job as its handler needs it.
 #[derive(Debug)]
 pub(crate) struct LoadedJob {
-    /// `None`: the claim has left it out, and the attempt reads it. A hold reads none.
+    /// `None`: the claim has left it out, and the attempt reads it.
     pub(crate) data: Option<JobData>,
     pub(crate) content_type: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) reference: Option<String>,
     pub(crate) priority: u8,
     pub(crate) headers: Headers,
-    /// Which attempt this is, from 1.
-    pub(crate) attempt: u32,
-    /// The number of attempts that do not count against the limit.
-    pub(crate) forgiven: u32,
+    pub(crate) number: AttemptNumber,
     /// How often it was put off.
     pub(crate) snoozes: u32,
     /// Its own limit; otherwise the limit of its queue's settings.
@@ -44,23 +49,20 @@ pub(crate) struct LoadedJob {
     /// A request to cancel is there already.
     pub(crate) cancel_requested: bool,
     /// How long it had waited when it was claimed, and when this process learnt of the claim;
-    /// `None` if a hold alone has read the job.
+    /// `None` in a rehearsal, which claims nothing.
     pub(crate) waits: Option<(WaitsAtClaim, Instant)>,
 }
 
-/// The columns of a [`LoadedJob`], of a row `job`. `running` is the number of attempts that its row
-/// does not count yet, and `with_data` whether its data is read.
-pub(crate) fn loaded_columns(names: &Names, with_data: &str, running: &str) -> String {
-    names.sql_with(
-        "job.id, case when {with_data} then job.data::text end as data,
-        case when {with_data} then job.payload end as payload, job.content_type,
-        job.attempts + {running} as attempts, job.attempts_forgiven, job.snoozes,
+/// The columns of a [`LoadedJob`], of a row `job` whose next attempt is not counted yet.
+pub(crate) fn loaded_columns(names: &Names) -> String {
+    names.sql(
+        "job.id, job.data::text as data, job.payload, job.content_type,
+        job.attempts + 1 as attempts, job.attempts_forgiven, job.snoozes,
         coalesce(job.max_attempts, (select q.max_attempts from {queue} q where q.name = job.queue))
             as max_attempts,
         job.timeout_ms, job.lease_ms, job.created_at, job.run_at, job.name, job.reference, job.priority,
         job.headers::text as headers,
         exists(select 1 from {cancel_request} r where r.job_id = job.id) as cancel_requested",
-        &[("running", running), ("with_data", with_data)],
     )
 }
 
@@ -84,6 +86,8 @@ impl LoadedJob {
             Some(bytes) => Some(JobData::Bytes { content_type: content_type.clone(), bytes }),
             None => row.try_get::<Option<_>, _>("data")?.map(JobData::Json),
         };
+        let of_all = count(row.try_get("attempts")?);
+        let forgiven = count(row.try_get("attempts_forgiven")?);
         Ok(Self {
             data,
             content_type,
@@ -91,8 +95,7 @@ impl LoadedJob {
             reference: row.try_get("reference")?,
             priority: u8::try_from(row.try_get::<i16, _>("priority")?).unwrap_or(0),
             headers: headers(row, "headers")?,
-            attempt: count(row.try_get("attempts")?),
-            forgiven: count(row.try_get("attempts_forgiven")?),
+            number: AttemptNumber { of_all, counted: of_all.saturating_sub(forgiven) },
             snoozes: u32::try_from(row.try_get::<i16, _>("snoozes")?).unwrap_or(0),
             max_attempts: row.try_get::<Option<i32>, _>("max_attempts")?.map(count),
             timeout: time(row.try_get("timeout_ms")?),

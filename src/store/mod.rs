@@ -46,9 +46,9 @@ pub(crate) use claim::{CLAIM_LEASE, Claim, ClaimOptions};
 pub(crate) use claim_jobs::{ClaimAnswer, ClaimBounds, ScanStart, Unread};
 pub(crate) use enqueue::{check, check_call, refused};
 pub(crate) use fragments::{RESTART_GRACE, TIMELINE};
-pub(crate) use hold::{HeldJob, Hold, HoldAnswer, HoldReceipt, ServerId, SessionId};
+pub(crate) use hold::{Hold, HoldAnswer, HoldReceipt, ServerId, SessionId};
 pub(crate) use lease::LeasedClaim;
-pub(crate) use loaded_job::LoadedJob;
+pub(crate) use loaded_job::{AttemptNumber, LoadedJob};
 pub(crate) use migrate::{LATEST, Release, SchemaState};
 pub(crate) use names::Names;
 pub(crate) use pooler::{PoolerKind, detect_pooler};
@@ -59,9 +59,9 @@ pub(crate) use query::rehearse::{Rehearsed, Writes};
 pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
-    FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits, begin_hold,
+    FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits, begin_of_handlers,
     begin_short, cannot_check, cannot_read, gave_up_waiting, in_short_tx, in_tx, is_read_only,
-    keep_open, note_handlers_session, notice_lost_clients,
+    keep_open, note_handlers_session,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::keep::KeepFinished;

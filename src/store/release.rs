@@ -129,7 +129,7 @@ impl Store {
         let mut over = locked.clone();
         for claim in claims.iter().filter(|of| !locked.contains(&of.token)) {
             // Skipped or taken over; or an earlier try was committed and its answer lost.
-            if !self.is_ours(conn, claim).await? {
+            if !self.has_claim(conn, claim).await? {
                 over.insert(claim.token);
             }
         }

@@ -92,9 +92,8 @@ pub(crate) fn no_limit_left() -> &'static str {
     if left { "set local statement_timeout = 0; " } else { "" }
 }
 
-/// A handler may take its time, also between statements. The lock timeout is the short one until
-/// the hold stands.
-const LONG: &str = "; set local statement_timeout = 0; set local lock_timeout = '100ms'\
+/// A handler may take its time, also between statements.
+const LONG: &str = "; set local statement_timeout = 0\
     ; set local idle_in_transaction_session_timeout = 0; ";
 
 /// A host that vanished without a FIN must be noticed: by TCP, in about 10 s.
@@ -117,30 +116,18 @@ pub(crate) fn short(conn: &PgConnection) -> String {
     format!("{BEGIN}{SHORT}{PINNED_PLANS}{}", no_transaction_timeout(conn))
 }
 
-/// Begins the transaction that a handler runs in. Not cancel safe, as [`begin_short`].
-pub(crate) async fn begin_hold(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let statement = format!("{BEGIN}{LONG}{PINNED_PLANS}{}", no_transaction_timeout(conn));
-    begin(conn, statement).await
+/// Returns what begins a transaction for handlers that holds no job.
+pub(crate) fn begin_of_handlers(conn: &PgConnection) -> String {
+    format!("{BEGIN}{LONG}{PINNED_PLANS}{}", no_transaction_timeout(conn))
 }
 
-/// Has the server notice that the client of a session is gone, for sessions that hold jobs. Once
-/// per connection: in each transaction these settings would cost as much as the rest of its begin.
+/// Returns what has the server notice that the client of a session is gone, for sessions that hold
+/// jobs, as far as the server is known to have the settings. Once per connection: in each
+/// transaction these settings would cost as much as the rest of its begin.
 ///
 /// Only these settings may be set for a session: it goes back to the host's pool, or through a
 /// transaction pooler to other clients.
-pub(crate) async fn notice_lost_clients(
-    conn: &mut PgConnection,
-    limits: &SessionLimits,
-) -> Result<(), sqlx::Error> {
-    match sqlx::raw_sql(AssertSqlSafe(notice(limits))).execute(&mut *conn).await {
-        Err(error) if cannot_check(&error, limits) => {}
-        other => return other.map(drop),
-    }
-    sqlx::raw_sql(NOTICE_HOST).execute(conn).await.map(drop)
-}
-
-/// The settings of [`notice_lost_clients`], as far as the server is known to have them.
-pub(crate) fn notice(limits: &SessionLimits) -> String {
+pub(crate) fn notice_lost_clients(limits: &SessionLimits) -> String {
     let check = limits.check_interval.load(Ordering::Relaxed);
     format!("{NOTICE_HOST}{}", if check { NOTICE_CLIENT } else { "" })
 }

@@ -1,6 +1,6 @@
 //! A test's handle to jobs: runs them, waits for them, lists them.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,11 +229,11 @@ impl Jobs {
     ) -> Result<Vec<i64>, sqlx::Error> {
         let mut ran = Vec::new();
         while ran.len() < most
-            && let Some((claim, known)) = self.claim_one(queue).await?
+            && let Some((claim, loaded)) = self.claim_one(queue).await?
         {
             ran.push(claim.job);
             let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), claim);
-            run.into_end(known, self.pool.acquire().await?.into()).await;
+            run.into_end(loaded, self.pool.acquire().await?.into()).await;
         }
         Ok(ran)
     }
@@ -241,7 +241,7 @@ impl Jobs {
     async fn claim_one(
         &self,
         queue: &QueueRuntime,
-    ) -> Result<Option<(Claim, HashMap<i64, LoadedJob>)>, sqlx::Error> {
+    ) -> Result<Option<(Claim, VecDeque<LoadedJob>)>, sqlx::Error> {
         let mut conn = SlotConnection::from(self.pool.acquire().await?);
         loop {
             let bounds = ClaimBounds::new(1, 0, fastrand::bool(), ScanStart::default());
@@ -252,7 +252,7 @@ impl Jobs {
                 claimed => claimed?,
             };
             if let Some(claim) = claimed.jobs.pop() {
-                return Ok(Some((claim, claimed.known)));
+                return Ok(Some((claim, claimed.loaded)));
             }
             if !claimed.more {
                 return Ok(None);

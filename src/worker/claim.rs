@@ -1,6 +1,6 @@
 //! One claim of a worker: its connections, and the start of the claimed turns.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use sqlx::PgConnection;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::attempt::connection::SlotConnection;
@@ -122,13 +123,11 @@ impl Worker {
         let leased = self.leased();
         for claim in claimed.jobs.drain(..) {
             let (context, queue) = (Arc::clone(&self.context), Arc::clone(&self.queue));
-            let jobs = [&[claim.job], &*claim.followers].concat();
+            let jobs: VecDeque<_> = claimed.loaded.drain(..=claim.followers.len()).collect();
             let mut run = ClaimedTurn::new(context, queue, claim);
             run.origin.clone_from(&state.options);
-            let known: HashMap<_, _> =
-                jobs.iter().filter_map(|job| claimed.known.remove_entry(job)).collect();
-            let guard = leased.then(|| run.guard_lease(&known, asked_at));
-            let waiting = PrefetchedTurn { run, known, guard };
+            let guard = leased.then(|| run.guard_lease(jobs.front(), asked_at));
+            let waiting = PrefetchedTurn { run, jobs, guard };
             if self.slots.bounded() {
                 let slot = state.slot_usage.take(reserved.take_slot());
                 self.start(state, waiting, slot);
@@ -241,7 +240,7 @@ impl Worker {
         conn.has_claimed = true;
         claimed.next = state.cursor.record(&claimed, bounds);
         self.vitals.record_claim(now, due_lag(&claimed));
-        let (jobs, taken_over) = (claimed.known.len(), &*claimed.taken_over);
+        let (jobs, taken_over) = (claimed.loaded.len(), &*claimed.taken_over);
         self.queue.meter.record_claim(now - asked_at, jobs, taken_over);
         claimed
     }
@@ -255,7 +254,6 @@ impl Worker {
         reserved: &mut ReservedSlots,
         connections: usize,
     ) -> Result<Option<(ClaimAnswer, Instant)>, BackgroundError> {
-        let queue = || self.queue.name.to_string();
         let want = reserved.count();
         self.heartbeat.begin_step(Activity::Connecting);
         match self.connect_in_time(state, reserved, connections).await {
@@ -267,7 +265,8 @@ impl Worker {
             }
             Err(error) => {
                 let source = why_none(&self.pool, error).await;
-                return Err(BackgroundError::Connection { queue: queue(), source });
+                let queue = self.queue.name.to_string();
+                return Err(BackgroundError::Connection { queue, source });
             }
         }
         if self.stop.is_cancelled() || !self.may_claim() {
@@ -299,24 +298,7 @@ impl Worker {
         };
         // One that reads past much is left to the claim's cursor.
         let look = mem::take(&mut state.recheck.ended_wait) && state.cursor.short_read();
-        let claimed = {
-            let claim = self.look_and_claim(&mut conn, look, bounds, options);
-            let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
-            let bounded = self.slots.bounded();
-            let mut competes = bounded;
-            loop {
-                tokio::select! {
-                    biased;
-                    claimed = &mut claim => break claimed,
-                    () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
-                    () = sleep_until(asked_at + KEEP_SLOTS), if competes => {
-                        self.slots.set_more(false);
-                        competes = false;
-                    }
-                    () = self.slots.given(), if bounded && !competes => self.slots.set_more(false),
-                }
-            }
-        };
+        let claimed = self.claim_on(state, &mut conn, look, bounds, options).await;
         match claimed {
             Ok(Ok(looked)) => {
                 let claimed = self.record(state, &mut conn, looked, (bounds, asked_at));
@@ -329,27 +311,62 @@ impl Worker {
                 Ok(Some((ClaimAnswer { more: true, ..ClaimAnswer::default() }, asked_at)))
             }
             failed => {
-                if let Ok(Err(error)) = &failed
-                    && cannot_read(error)
-                {
-                    state.cursor.leave_data_out();
-                }
-                if self.leased() {
-                    state.orphan_checks = orphans::from(Instant::now());
-                }
                 conn.close();
-                Err(match failed {
-                    Ok(Err(source)) if lacks_tables(&source) => BackgroundError::NotMigrated {
-                        queue: queue(),
-                        schema: self.context.store.names().schema().to_owned(),
-                        source,
-                    },
-                    Ok(Err(source)) => {
-                        BackgroundError::Claim { queue: queue(), source: redact_detail(source) }
-                    }
-                    _ => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
-                })
+                Err(self.failed_claim(state, failed.ok().and_then(Result::err)))
             }
+        }
+    }
+
+    /// Claims on this connection within the limit, and starts prefetched turns meanwhile. Shared
+    /// slots go to other queues if it takes long.
+    async fn claim_on(
+        &self,
+        state: &mut WorkerState,
+        conn: &mut SlotConnection,
+        look: bool,
+        bounds: ClaimBounds,
+        options: ClaimOptions,
+    ) -> Result<Result<Looked, sqlx::Error>, Elapsed> {
+        let asked_at = Instant::now();
+        let claim = self.look_and_claim(conn, look, bounds, options);
+        let mut claim = pin!(timeout(CLAIM_LIMIT, claim));
+        let bounded = self.slots.bounded();
+        let mut competes = bounded;
+        loop {
+            tokio::select! {
+                biased;
+                claimed = &mut claim => return claimed,
+                () = state.slot_usage.freed(), if self.may_start_during_claim(state) => self.start_during_claim(state),
+                () = sleep_until(asked_at + KEEP_SLOTS), if competes => {
+                    self.slots.set_more(false);
+                    competes = false;
+                }
+                () = self.slots.given(), if bounded && !competes => self.slots.set_more(false),
+            }
+        }
+    }
+
+    /// Notes a claim that failed, or that took too long (`None`). Returns what to report.
+    fn failed_claim(
+        &self,
+        state: &mut WorkerState,
+        failed: Option<sqlx::Error>,
+    ) -> BackgroundError {
+        if failed.as_ref().is_some_and(cannot_read) {
+            state.cursor.leave_data_out();
+        }
+        if self.leased() {
+            state.orphan_checks = orphans::from(Instant::now());
+        }
+        let queue = self.queue.name.to_string();
+        match failed {
+            None => BackgroundError::TooSlow { activity: "a claim", limit: CLAIM_LIMIT },
+            Some(source) if lacks_tables(&source) => BackgroundError::NotMigrated {
+                queue,
+                schema: self.context.store.names().schema().to_owned(),
+                source,
+            },
+            Some(source) => BackgroundError::Claim { queue, source: redact_detail(source) },
         }
     }
 }
@@ -363,7 +380,7 @@ fn shows_burst(claimed: &ClaimAnswer) -> bool {
 
 /// Returns how long the claimed jobs had been due, at most; `None` if there are none.
 fn due_lag(claimed: &ClaimAnswer) -> Option<Duration> {
-    let first = claimed.known.values().map(|job| job.run_at).min()?;
+    let first = claimed.loaded.iter().map(|job| job.run_at).min()?;
     // The clocks of this machine and of the database may differ.
     Some((Utc::now() - first).to_std().unwrap_or_default())
 }

@@ -16,7 +16,7 @@
 //!
 //! Tests: `interleavings::dead_rows`.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -144,7 +144,7 @@ impl ClaimCursor {
     /// Records an answer. Returns when the next claim is due, as far as it is known.
     pub(crate) fn record(&mut self, answer: &ClaimAnswer, bounds: ClaimBounds) -> Option<Duration> {
         self.halvings = self.halvings.saturating_sub(1);
-        self.record_priorities(&answer.known);
+        self.record_priorities(&answer.loaded);
         self.record_pass(answer);
         let next = self.record_read(answer, answer.jobs.len() >= bounds.slots);
         // The flags that a pass left may call for a claim once its rest is over.
@@ -184,8 +184,8 @@ impl ClaimCursor {
     }
 
     /// Remembers a priority among the claimed jobs.
-    fn record_priorities(&mut self, known: &HashMap<i64, LoadedJob>) {
-        if known.values().any(|job| job.priority > 0) {
+    fn record_priorities(&mut self, loaded: &VecDeque<LoadedJob>) {
+        if loaded.iter().any(|job| job.priority > 0) {
             self.prioritized = Some(Instant::now());
         }
     }

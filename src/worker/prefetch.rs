@@ -21,7 +21,7 @@
 //!
 //! Tests: `prefetch::*`, `interleavings::prefetch`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ const SURE: usize = 32;
 /// A claimed turn that waits for a slot.
 pub(crate) struct PrefetchedTurn {
     pub(crate) run: ClaimedTurn,
-    pub(crate) known: HashMap<i64, LoadedJob>,
+    pub(crate) jobs: VecDeque<LoadedJob>,
     /// Extends the lease; `None` by transaction.
     pub(crate) guard: Option<LeaseGuard>,
 }

@@ -60,7 +60,7 @@ pub(crate) async fn run(
     let (end, conn) = loop {
         let mut run = turn.run;
         run.next = Some(Arc::clone(&chosen) as Arc<dyn NextTurn>);
-        let (end, left) = run.into_end(turn.known, conn).await;
+        let (end, left) = run.into_end(turn.jobs, conn).await;
         passed |= end != TurnEnd::Drained;
         let next = chosen.next().take();
         // A transaction that could not be ended: the connection is lost.

@@ -87,7 +87,7 @@ impl Worker {
     pub(crate) fn start(&self, state: &mut WorkerState, waiting: PrefetchedTurn, slot: SlotGuard) {
         if let Some(guard) = waiting.guard {
             let pool = self.pool.clone();
-            let run = waiting.run.into_end_leased(waiting.known, pool, guard, slot);
+            let run = waiting.run.into_end_leased(waiting.jobs, pool, guard, slot);
             state.slots.spawn(async move {
                 run.await;
                 (TurnEnd::Finished, None)

@@ -290,6 +290,21 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
 }
 
+/// The block behind `From `sql/functions/…`:` is a part of that file, but for its indent.
+#[test]
+fn the_sql_of_the_protocol_is_what_runs() {
+    let text = read("docs/protocol.md");
+    let mut quotes = 0;
+    for (_, quote) in text.match_indices("From `sql/functions/").map(|(at, _)| (at, &text[at..])) {
+        let file = quote.split('`').nth(1).unwrap();
+        let quote = &blocks(quote, "sql")[0];
+        let plain = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        assert!(plain(&read(file)).contains(plain(quote).trim()), "{file} has changed");
+        quotes += 1;
+    }
+    assert_eq!(quotes, 1);
+}
+
 /// As psql would run them, with the last receipt as a variable.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sql_of_the_readme_does_what_it_says() {

@@ -41,7 +41,7 @@ impl Protocol {
         for w in 0..WORKERS {
             let worker = &s.workers[w];
             let claimed = worker.claim.map(|claim| claim.token) == row.claim;
-            let keeps = matches!(worker.step, Step::Held { .. });
+            let keeps = matches!(worker.step, Step::Held);
             let waits_for_the_server = by_detector && worker.knows_down;
             if worker.handler && claimed && !keeps && !waits_for_the_server {
                 return false;

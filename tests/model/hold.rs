@@ -30,11 +30,10 @@ impl Protocol {
         if !self.is_ours(&rows, claim) {
             return self.lose(s, w);
         }
-        let followed = rows.unfinished() >> (claim.job + 1) != 0;
-        s.workers[w].step = Step::HoldLock { then, followed };
+        s.workers[w].step = Step::HoldLock { then };
     }
 
-    pub fn hold(&self, s: &mut State, w: usize, then: Then, followed: bool) {
+    pub fn hold(&self, s: &mut State, w: usize, then: Then) {
         let Some(claim) = s.workers[w].claim else { return };
         let by_attempts = self.is(Mutation::FenceByAttempts);
         let any = match then {
@@ -87,19 +86,19 @@ impl Protocol {
         let suspected = group.suspect.is_some() && !self.is(Mutation::HoldKeepsSuspicion);
         let asked = s.rows.asked & 1 << claim.job != 0;
         match then {
-            Then::Record(result) => self.settle(s, w, result, followed),
+            Then::Record(result) => self.settle(s, w, result, false),
             Then::Stay => self.stay(s, w, false),
             Then::Release => {}
             _ if suspected => {
                 s.rollback(w);
                 s.workers[w].step = Step::ClearSuspicion { then };
             }
-            Then::Tx => s.workers[w].step = Step::Held { followed },
-            Then::Handle if asked => self.settle(s, w, RunResult::Cancelled, followed),
-            Then::Handle if claim.exhausted => self.settle(s, w, RunResult::Exhausted, followed),
+            Then::Tx => s.workers[w].step = Step::Held,
+            Then::Handle if asked => self.settle(s, w, RunResult::Cancelled, false),
+            Then::Handle if claim.exhausted => self.settle(s, w, RunResult::Exhausted, false),
             Then::Handle => {
                 self.begin_handler(s, w);
-                s.workers[w].step = Step::Held { followed };
+                s.workers[w].step = Step::Held;
             }
         }
     }
@@ -156,14 +155,14 @@ impl Protocol {
         let stays = s.workers[w].claim.is_some_and(|claim| claim.followers != 0);
         let stays = stays && result == RunResult::Success;
         match s.workers[w].step {
-            Step::Held { .. } if stays => {
+            Step::Held if stays => {
                 s.workers[w].handler = false;
                 s.workers[w].unrecorded = RunResult::Error;
                 self.stay(s, w, true);
             }
-            Step::Held { followed } => {
+            Step::Held => {
                 s.workers[w].handler = false;
-                self.settle(s, w, result, followed);
+                self.settle(s, w, result, result == RunResult::Success);
             }
             Step::Leased => {
                 s.workers[w].handler = false;
@@ -196,7 +195,7 @@ impl Protocol {
         let stands = |row: GroupRow| row.claim == Some(claim.token) && row.ready == Ready::Lease;
         let told = match worker.step {
             Step::HoldLost => true,
-            Step::Held { .. } => false,
+            Step::Held => false,
             _ => !s.rows.group.is_some_and(stands) || self.presence && !worker.present,
         };
         if told {

@@ -39,16 +39,16 @@ fn park(s: &mut State, session: usize, failed: u8, behind: u8, keeps: bool) -> O
 }
 
 impl Protocol {
-    pub fn see_behind(&self, s: &mut State, w: usize, followed: bool) {
+    pub fn see_behind(&self, s: &mut State, w: usize) {
         let Some(claim) = s.workers[w].claim else { return };
         let behind = queued_behind(&s.snapshot(w), claim.job, None);
-        s.workers[w].step = Step::ParkLock { followed, behind };
+        s.workers[w].step = Step::ParkLock { behind };
     }
 
-    pub fn park_behind(&self, s: &mut State, w: usize, followed: bool, behind: u8) {
+    pub fn park_behind(&self, s: &mut State, w: usize, behind: u8) {
         let Some(claim) = s.workers[w].claim else { return };
         let Some(park_to) = park(s, w, claim.job, behind, self.is(Mutation::ParkKeepsFlags)) else {
-            return self.end_turn(s, w, followed);
+            return self.pass_turn(s, w);
         };
         if let Some(row) = s.snapshot(w).group {
             let (halted_by, park_to) = (Some(claim.job), Some(park_to));

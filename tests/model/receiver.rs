@@ -23,7 +23,7 @@ impl Protocol {
             return false;
         };
         s.write_job(w, claim.job, job.ended(Status::Succeeded, !claim.exhausted));
-        self.end_turn(s, w, rows.unfinished() & !(1 << claim.job) != 0);
+        self.end_turn(s, w, rows.unfinished() & !(1 << claim.job) == 0);
         true
     }
 

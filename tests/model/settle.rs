@@ -9,8 +9,8 @@ use crate::protocol::{OutOfAttempts, Protocol};
 use crate::state::{GroupRow, JobRow, OperatorStep, Ready, RunResult, State, Status, Step, Then};
 
 impl Protocol {
-    /// The transaction has both rows.
-    pub fn settle(&self, s: &mut State, w: usize, result: RunResult, followed: bool) {
+    /// The transaction has both rows. Only a success in its handler's own transaction `retires`.
+    pub fn settle(&self, s: &mut State, w: usize, result: RunResult, retires: bool) {
         let Some(claim) = s.workers[w].claim else { return };
         let rows = s.snapshot(w);
         let (Some(job), Some(group)) = (rows.jobs[claim.job as usize], rows.group) else { return };
@@ -46,7 +46,7 @@ impl Protocol {
             (Status::Failed, OutOfAttempts::Park) => {
                 let parked_with = Some(claim.job);
                 s.write_job(w, claim.job, JobRow { status, due, parked_with, ..job });
-                s.workers[w].step = Step::ParkSee { followed };
+                s.workers[w].step = Step::ParkSee;
             }
             (Status::Queued, _) if claim.followers != 0 && self.is(Mutation::GoOnAfterFailure) => {
                 s.write_job(w, claim.job, JobRow { due, ..job });
@@ -60,16 +60,16 @@ impl Protocol {
             // A retry passes the turn on: the job itself is unfinished.
             _ => {
                 s.write_job(w, claim.job, JobRow { status, due, ..job });
-                self.end_turn(s, w, followed || status == Status::Queued);
+                self.end_turn(s, w, retires && rows.unfinished() >> (claim.job + 1) == 0);
             }
         }
     }
 
-    pub fn end_turn(&self, s: &mut State, w: usize, followed: bool) {
-        if followed {
-            self.pass_turn(s, w);
-        } else {
+    pub fn end_turn(&self, s: &mut State, w: usize, retires: bool) {
+        if retires {
             s.workers[w].step = Step::RetireAlone;
+        } else {
+            self.pass_turn(s, w);
         }
     }
 

@@ -66,11 +66,11 @@ pub enum Step {
     ClaimCommit { claim: Option<Claim> },
     // Hold, or settle by token.
     HoldSee { then: Then },
-    HoldLock { then: Then, followed: bool },
+    HoldLock { then: Then },
     ClearSuspicion { then: Then },
     ReleaseCommit,
     // The handler runs, in a transaction that has the rows.
-    Held { followed: bool },
+    Held,
     // The handler runs, and its session is gone.
     HoldLost,
     // The handler runs, and a lease keeps the group.
@@ -79,8 +79,8 @@ pub enum Step {
     ManySee,
     ManyLock,
     ManyWrite,
-    ParkSee { followed: bool },
-    ParkLock { followed: bool, behind: u8 },
+    ParkSee,
+    ParkLock { behind: u8 },
     RetireAlone,
     RetireAtOnce { drained: bool },
     Retire,

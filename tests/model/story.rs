@@ -122,7 +122,7 @@ fn step(step: Step) -> String {
         Step::ManySee => "settles: checks whether its claim stands",
         Step::ManyLock => "settles: locks the row alone",
         Step::ManyWrite => "settles: records, and passes the turn or retires",
-        Step::ParkSee { .. } => "parks: reads which jobs are behind",
+        Step::ParkSee => "parks: reads which jobs are behind",
         Step::ParkLock { .. } => "parks the jobs that it saw",
         Step::RetireAlone => "locks the row alone, if no adopter shares it",
         Step::RetireAtOnce { .. } => "locks the row and deletes it by what it saw",

@@ -11,7 +11,7 @@ impl Protocol {
     /// Takes the worker's next step in the database; returns whether there is one.
     pub fn step(&self, s: &mut State, w: usize) -> bool {
         match s.workers[w].step {
-            Step::Dead | Step::Held { .. } | Step::HoldLost | Step::Leased => return false,
+            Step::Dead | Step::Held | Step::HoldLost | Step::Leased => return false,
             Step::Idle => return self.begin_claim(s, w),
             Step::WakeLock { flags, wakes } => self.wake_row(s, w, flags, wakes),
             Step::ShareLock { flags } => self.share_claimed(s, w, flags),
@@ -29,13 +29,13 @@ impl Protocol {
             Step::RetireFreeLock { drained } => self.retire_free(s, w, drained),
             Step::ClaimCommit { claim } => self.commit_claim(s, w, claim),
             Step::HoldSee { then } => self.see_claim(s, w, then),
-            Step::HoldLock { then, followed } => self.hold(s, w, then, followed),
+            Step::HoldLock { then } => self.hold(s, w, then),
             Step::ClearSuspicion { then } => self.clear_suspicion(s, w, then),
             Step::ManySee => self.see_many(s, w),
             Step::ManyLock => self.lock_many(s, w),
             Step::ManyWrite => return self.write_many(s, w),
-            Step::ParkSee { followed } => self.see_behind(s, w, followed),
-            Step::ParkLock { followed, behind } => self.park_behind(s, w, followed, behind),
+            Step::ParkSee => self.see_behind(s, w),
+            Step::ParkLock { behind } => self.park_behind(s, w, behind),
             Step::RetireAlone => self.lock_alone(s, w),
             Step::RetireAtOnce { drained } => self.retire_at_once(s, w, drained),
             Step::Retire => self.retire(s, w),
@@ -62,7 +62,7 @@ impl Protocol {
         let worker = s.workers[w];
         let step = match worker.step {
             Step::Dead | Step::Idle | Step::Leased | Step::HoldLost => return false,
-            Step::Held { .. } => Step::HoldLost,
+            Step::Held => Step::HoldLost,
             Step::HoldSee { then }
             | Step::HoldLock { then, .. }
             | Step::ClearSuspicion { then } => match then {
@@ -78,7 +78,7 @@ impl Protocol {
             },
             Step::ReleaseCommit => Step::HoldSee { then: Then::Release },
             Step::ManySee | Step::ManyLock | Step::ManyWrite => Step::ManySee,
-            Step::ParkSee { .. }
+            Step::ParkSee
             | Step::ParkLock { .. }
             | Step::RetireAlone
             | Step::RetireAtOnce { .. }

@@ -68,6 +68,14 @@ pub(crate) async fn begin(conn: &mut PgConnection) {
     sqlx::raw_sql(limits).execute(conn).await.unwrap();
 }
 
+/// Begins a transaction that takes its time, as a handler does.
+pub(crate) async fn begin_hold(conn: &mut PgConnection) {
+    begin_short(conn).await.unwrap();
+    let limits = "set local idle_in_transaction_session_timeout = 0; \
+                  set local statement_timeout = 0; set local lock_timeout = '100ms'";
+    sqlx::raw_sql(limits).execute(conn).await.unwrap();
+}
+
 pub(crate) async fn commit(conn: &mut PgConnection) {
     PgTransactionManager::commit(conn).await.unwrap();
 }

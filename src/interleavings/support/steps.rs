@@ -8,13 +8,13 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::interleavings::support::scene::Scene;
 use crate::interleavings::support::session::Q;
-use crate::interleavings::support::session::{begin, commit};
+use crate::interleavings::support::session::{begin, begin_hold, commit};
 use crate::job::disposition::Disposition;
 use crate::job::outcome::Outcome;
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    Claim, ClaimAnswer, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, KeepFinished, ScanStart,
-    begin_hold,
+    AfterSettle, Claim, ClaimAnswer, ClaimBounds, ClaimOptions, HoldAnswer, HoldReceipt,
+    KeepFinished, ScanStart, Store,
 };
 use crate::{Failure, FailureKind};
 
@@ -181,34 +181,51 @@ impl Scene {
     }
 
     pub(crate) async fn try_hold(&self, conn: &mut PgConnection, claim: &Claim) -> HoldAnswer {
-        begin_hold(conn).await.unwrap();
-        self.store.hold(conn, Q, claim).await.unwrap()
+        begin_hold(conn).await;
+        self.store.hold(conn, claim).await.unwrap()
     }
 
-    pub(crate) async fn hold(&self, conn: &mut PgConnection, claim: &Claim) -> HeldJob {
+    pub(crate) async fn hold(&self, conn: &mut PgConnection, claim: &Claim) -> HoldReceipt {
         match self.try_hold(conn, claim).await {
-            HoldAnswer::Held(held) => *held,
+            HoldAnswer::Held(held) => held,
             other => panic!("not held: {other:?}"),
         }
     }
 
+    /// Returns the number of the attempt that runs, or of the last one.
+    pub(crate) async fn attempt(&self, job: i64) -> i64 {
+        let sql = format!(
+            "select j.attempts + (select count(g.started_at) from seriatim.queue_group g \
+             where g.claim is not null and g.job_id = j.id) from seriatim.job j where j.id = {job}"
+        );
+        self.number(&sql).await
+    }
+
     /// Settles in the transaction of the hold and leaves that open.
-    pub(crate) async fn settle(
-        &self,
-        conn: &mut PgConnection,
-        claim: &Claim,
-        held: &HeldJob,
-        outcome: &Outcome,
-    ) {
-        self.store.settle(conn, claim, outcome, KEEP, held.hold.followed).await.unwrap();
+    pub(crate) async fn settle(&self, conn: &mut PgConnection, claim: &Claim, outcome: &Outcome) {
+        settle(&self.store, conn, claim, outcome).await.unwrap();
     }
 
     /// Holds, succeeds and commits.
     pub(crate) async fn run_job(&self, conn: &mut PgConnection, claim: &Claim) {
-        let held = self.hold(conn, claim).await;
-        self.settle(conn, claim, &held, &succeeded()).await;
+        self.hold(conn, claim).await;
+        self.settle(conn, claim, &succeeded()).await;
         commit(conn).await;
     }
+}
+
+/// Settles in the transaction that is open, as a worker does.
+pub(crate) async fn settle(
+    store: &Store,
+    conn: &mut PgConnection,
+    claim: &Claim,
+    outcome: &Outcome,
+) -> Result<(), sqlx::Error> {
+    if let Outcome::Succeeded { result } = outcome {
+        let then = AfterSettle::Nothing;
+        return store.quick_settle(conn, claim, result, true, false, then).await.map(drop);
+    }
+    store.settle(conn, claim, outcome, KEEP).await
 }
 
 /// The bounds of a claim from the beginning of the indexes, groups first.

@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::JobError;
 use crate::interleavings::support::producers::{enqueue_some, pause};
-use crate::interleavings::support::session::Q;
-use crate::interleavings::support::steps::{KEEP, OPTIONS};
+use crate::interleavings::support::session::{Q, begin_hold};
+use crate::interleavings::support::steps::{KEEP, OPTIONS, settle};
 use crate::interleavings::support::stress::Stress;
 use crate::job::disposition::Disposition;
 use crate::job::job::FailureKind;
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
-    Claim, ClaimBounds, ClaimOptions, HeldJob, HoldAnswer, ScanStart, UnrecordedSuccess,
-    begin_hold, begin_short, gave_up_waiting, in_short_tx,
+    Claim, ClaimBounds, ClaimOptions, HoldAnswer, HoldReceipt, ScanStart, SessionId,
+    UnrecordedSuccess, begin_short, gave_up_waiting, in_short_tx,
 };
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -145,6 +145,7 @@ async fn run_held(
         PgTransactionManager::rollback(conn).await?;
         return Ok(After::Passed);
     };
+    let session = stress.store.session(conn).await?;
     stress.oracle.begin_handler(group, claim.job, lower(conn, claim).await?);
     let mut jobs = Vec::new();
     if rng.u8(0..5) == 0 {
@@ -165,7 +166,7 @@ async fn run_held(
     stress.oracle.end_handler(group, claim.job);
     let fate = if stress.stop.load(Ordering::Relaxed) { rng.u8(4..20) } else { rng.u8(0..20) };
     let result = match fate {
-        _ if held.job.cancel_requested => RunResult::Cancelled,
+        _ if held.cancel_requested => RunResult::Cancelled,
         _ if claim.disposition != Disposition::Run => RunResult::Exhausted,
         0 => {
             stress.oracle.count("connections dropped in a hold");
@@ -175,7 +176,7 @@ async fn run_held(
             return by_token(
                 stress,
                 claim,
-                &held,
+                session,
                 std::mem::replace(conn, stress.session("holder").await),
             )
             .await
@@ -202,8 +203,8 @@ async fn run_held(
         stress.oracle.committed(&jobs);
         return Ok(After::Kept);
     }
-    let outcome = decide(stress, conn, claim, &held, result, rng).await?;
-    let settled = stress.store.settle(conn, claim, &outcome, KEEP, held.hold.followed);
+    let outcome = decide(stress, conn, claim, result, rng).await?;
+    let settled = settle(&stress.store, conn, claim, &outcome);
     settled.await?;
     end(stress, claim, &outcome);
     PgTransactionManager::commit(conn).await?;
@@ -216,11 +217,11 @@ async fn hold(
     stress: &Stress,
     claim: &Claim,
     conn: &mut PgConnection,
-) -> Result<Option<Box<HeldJob>>, sqlx::Error> {
+) -> Result<Option<HoldReceipt>, sqlx::Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
-    begin_hold(conn).await?;
+    begin_hold(conn).await;
     while Instant::now() < deadline {
-        match stress.store.hold(conn, Q, claim).await? {
+        match stress.store.hold(conn, claim).await? {
             HoldAnswer::Held(held) if !held.suspected => return Ok(Some(held)),
             HoldAnswer::Held(_) => {
                 stress.oracle.count("suspicions cleared");
@@ -228,7 +229,7 @@ async fn hold(
                 begin_short(conn).await?;
                 stress.store.clear_suspicion(conn, claim, OPTIONS.lease).await?;
                 PgTransactionManager::commit(conn).await?;
-                begin_hold(conn).await?;
+                begin_hold(conn).await;
             }
             HoldAnswer::Skipped => {
                 stress.oracle.count("skipped holds tried again");
@@ -260,21 +261,20 @@ async fn lower(conn: &mut PgConnection, claim: &Claim) -> Result<Vec<i64>, sqlx:
 async fn by_token(
     stress: &Stress,
     claim: &Claim,
-    held: &HeldJob,
+    session: SessionId,
     lost: PgConnection,
 ) -> Result<(), sqlx::Error> {
     drop(lost);
     let mut conn = stress.session("by token").await;
     loop {
-        stress.store.terminate(&mut conn, held.hold.session).await?;
+        stress.store.terminate(&mut conn, session).await?;
         begin_short(&mut conn).await?;
-        match stress.store.hold(&mut conn, Q, claim).await? {
-            HoldAnswer::Held(held) => {
+        match stress.store.hold(&mut conn, claim).await? {
+            HoldAnswer::Held(_) => {
                 let lost = RunResult::Broken(FailureKind::ConnectionLost, "lost".into());
                 let mut rng = fastrand::Rng::with_seed(1);
-                let outcome = decide(stress, &mut conn, claim, &held, lost, &mut rng).await?;
-                let settled =
-                    stress.store.settle(&mut conn, claim, &outcome, KEEP, held.hold.followed);
+                let outcome = decide(stress, &mut conn, claim, lost, &mut rng).await?;
+                let settled = settle(&stress.store, &mut conn, claim, &outcome);
                 settled.await?;
                 end(stress, claim, &outcome);
                 stress.oracle.count("settled by token");
@@ -296,16 +296,20 @@ async fn decide(
     stress: &Stress,
     conn: &mut PgConnection,
     claim: &Claim,
-    held: &HeldJob,
     result: RunResult,
     rng: &mut fastrand::Rng,
 ) -> Result<Outcome, sqlx::Error> {
     let succeeded = matches!(result, RunResult::Succeeded(_));
     let policy = &stress.options.retry;
+    let sql = "select j.attempts + (g.started_at is not null)::integer, j.attempts_forgiven, j.max_attempts \
+        from seriatim.job j, seriatim.queue_group g where j.id = $1 and g.claim = $2";
+    let (number, forgiven, max): (i32, i32, Option<i32>) =
+        sqlx::query_as(sql).bind(claim.job).bind(claim.token).fetch_one(&mut *conn).await?;
+    let [number, forgiven] = [number, forgiven].map(i32::unsigned_abs);
     let attempt = Attempt {
-        number: held.job.attempt,
-        counted: held.job.attempt - held.job.forgiven.min(held.job.attempt),
-        max: held.job.max_attempts.unwrap_or(policy.max_attempts),
+        number,
+        counted: number - forgiven.min(number),
+        max: max.map_or(policy.max_attempts, i32::unsigned_abs),
         cancel_requested: !succeeded
             && stress.store.at_failure(conn, claim.job).await?.cancel_requested,
         retry_undecodable: false,

@@ -39,7 +39,7 @@ statements! {
         select {columns}, case when job.expires_at <= clock_timestamp() then job.expires_at end as expired_at,
             (select c.started_at is not null from {claim_of}(job.queue, job.group_id, job.id) c) as is_running
         from {job} job where job.id in (select id from chosen) order by job.id limit $4",
-        &[("columns", &loaded_columns(names, "true", "1"))],
+        &[("columns", &loaded_columns(names))],
     );
 
     WRITES = |_| "select schemaname::text, relname::text, n_tup_ins, n_tup_upd, n_tup_del \

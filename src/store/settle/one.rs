@@ -16,7 +16,7 @@ use crate::store::store::Store;
 statements! {
     FAILURE_POLICY = |names| names.sql("select {failure_policy}($1)");
 
-    SETTLE = |names| names.sql("select {settle_outcome}($1, $2, $3, $4, $5, $6)");
+    SETTLE = |names| names.sql("select {settle_outcome}($1, $2, $3, $4, $5)");
 
     RELEASE_ATTEMPTS = |names| names.sql(
         "select {end_attempt}(job, 'released', 'released', null) from unnest($1) job",
@@ -86,7 +86,6 @@ impl Store {
         claim: &Claim,
         outcome: &Outcome,
         keep: KeepFinished,
-        followed: bool,
     ) -> Result<(), sqlx::Error> {
         let (result, keep) = match outcome {
             Outcome::Succeeded { result } => (Some(result), keep.succeeded),
@@ -96,8 +95,6 @@ impl Store {
         };
         let settle = self.query(&SETTLE).bind(claim.job).bind(claim.token);
         let settle = settle.bind(Json(Recorded::new(outcome, claim.age()))).bind(result).bind(keep);
-        // A group that has another job is not drained.
-        let settle = settle.bind(followed || !claim.followers.is_empty());
         if settle.fetch_one(conn).await?.try_get(0)? {
             return Ok(());
         }

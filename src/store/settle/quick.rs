@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::job::batch::RESULT_LIMIT;
 use crate::store::claim::Claim;
-use crate::store::hold::HoldReceipt;
+use crate::store::hold::{HoldAnswer, HoldReceipt};
 use crate::store::literal::literal;
 use crate::store::store::Store;
 
@@ -92,7 +92,10 @@ impl Store {
         let rows = send(conn, text).await?;
         let word: &str = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         let (ended, drained) = (word != "stays", word == "drained");
-        let held = rows.get(1).map(HoldReceipt::read).transpose()?.flatten();
+        let held = match rows.get(1).map(HoldAnswer::read).transpose()? {
+            Some(HoldAnswer::Held(receipt)) => Some(receipt),
+            Some(HoldAnswer::Skipped | HoldAnswer::Lost) | None => None,
+        };
         Ok(SettleAnswer { ended, drained, held })
     }
 }

@@ -312,6 +312,21 @@ async fn no_job_is_prefetched_that_has_one_attempt_or_expires() {
     }
 }
 
+/// Lets each hold of a handler do this as well, when it has the locks.
+async fn after_each_hold(pool: &PgPool, then: &str) {
+    let hold = format!(
+        "alter function seriatim.hold_job(bigint, uuid, boolean) rename to hold_job_of_its_own; \
+         create function seriatim.hold_job(of_job bigint, with_token uuid, for_handler boolean, \
+           out pid integer, out suspected boolean, out cancel_requested boolean, out lost boolean) \
+         language plpgsql as $$ begin \
+           select h.* into pid, suspected, cancel_requested, lost \
+           from seriatim.hold_job_of_its_own(of_job, with_token, for_handler) h; \
+           {then}; \
+         end $$"
+    );
+    sqlx::raw_sql(AssertSqlSafe(hold)).execute(pool).await.unwrap();
+}
+
 /// Ways to make the hold of a prefetched job fail, in the message that has settled another turn.
 const FAILING_HOLDS: [&str; 2] = [
     "raise exception 'no lock' using errcode = '55P03'",
@@ -325,16 +340,11 @@ async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
     for (failing, turn) in sample([(refused, 1), (killed, 2), (refused, 2), (killed, 1)]) {
         let database = database().await;
         let pool = database.pool();
-        let hold = format!(
-            "create sequence public.failed; \
-             alter function seriatim.hold_job(bigint, uuid) rename to hold_job_of_its_own; \
-             create function seriatim.hold_job(of_job bigint, with_token uuid) returns integer \
-             language plpgsql as $$ begin \
-               if current_query() like '%settle_success%' and nextval('public.failed') <= 3 then {failing}; end if; \
-               return seriatim.hold_job_of_its_own(of_job, with_token); \
-             end $$"
+        let then = format!(
+            "if current_query() like '%settle_success%' and nextval('public.failed') <= 3 then {failing}; end if"
         );
-        sqlx::raw_sql(AssertSqlSafe(hold)).execute(pool).await.unwrap();
+        sqlx::query("create sequence public.failed").execute(pool).await.unwrap();
+        after_each_hold(pool, &then).await;
         let bench = Bench::default();
         let running = bench.start(&database, (Hold::Transaction, turn)).await;
         let failed = "select last_value >= 3 and is_called from public.failed";
@@ -348,6 +358,40 @@ async fn a_hold_that_fails_behind_a_settle_costs_no_attempt() {
         assert_eq!(jobs_where(pool, "attempts <> 1 or history <> '[]'").await, 0, "{failing}");
         assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
         assert_eq!(bench.errors.named("Settle"), [""; 0], "{failing}");
+        nothing_remains(pool).await;
+        running.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+/// An answer proves that its session lived when the message was sent. If it comes late, the job is
+/// asked for again, and its handler begins with a proof that is fresh.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_whose_answer_came_late_behind_a_settle_is_made_again() {
+    for turn in sample([1, 2]) {
+        let database = database().await;
+        let pool = database.pool();
+        let sequences = "create sequence public.behind; create sequence public.late_job; \
+             create sequence public.again";
+        sqlx::raw_sql(sequences).execute(pool).await.unwrap();
+        let then = "if current_query() like '%settle_success%' then \
+               if pid is not null and nextval('public.behind') = 1 then \
+                 perform setval('public.late_job', of_job), pg_sleep(0.8); \
+               end if; \
+             elsif of_job = (select last_value from public.late_job where is_called) then \
+               perform nextval('public.again'); \
+             end if";
+        after_each_hold(pool, then).await;
+        let bench = Bench::default();
+        let running = bench.start(&database, (Hold::Transaction, turn)).await;
+        let again = "select is_called from public.again";
+        let deadline = Instant::now() + PATIENCE;
+        while !sqlx::query_scalar::<_, bool>(again).fetch_one(pool).await.unwrap() {
+            assert!(Instant::now() < deadline, "no late hold was made again");
+            enqueue(pool, 300, |job| job).await;
+            drained(pool, "q").await;
+        }
+        assert_eq!(jobs_where(pool, "attempts <> 1 or history <> '[]'").await, 0);
+        assert!(bench.ran.lock().unwrap().values().all(|times| *times == 1));
         nothing_remains(pool).await;
         running.shutdown(Duration::from_secs(5)).await;
     }

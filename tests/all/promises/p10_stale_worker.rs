@@ -105,11 +105,8 @@ fn logging(pool: PgPool, name: &'static str, log: &Log, errors: &Errors) -> Runn
 /// and reports.
 async fn late_hold(database: &TestDatabase, group: Option<&str>) -> (Proxy, Running, Log, Errors) {
     let (log, errors) = (Log::default(), Errors::default());
-    // A part of the message that begins a hold, and of no claim. A claim has the first half of the
-    // other one as soon as a handler of this process has had its session.
-    let by_lease = "set local statement_timeout = 0; set local lock_timeout";
-    let hold = if HOLD == Hold::Transaction { "hold_job" } else { by_lease };
-    let proxy = Proxy::start(&database.url(), Some(hold)).await;
+    // A part of the message that begins a hold, and of no claim.
+    let proxy = Proxy::start(&database.url(), Some("hold_job")).await;
     let pool = proxy.pool(PgPoolOptions::new().max_connections(4)).await;
     let late = logging(pool, "late", &log, &errors);
     let job = seriatim::NewJob::new("q", &1);

@@ -158,7 +158,7 @@ async fn a_producer_may_only_enqueue() {
             "select seriatim.receive('q')",
             "select seriatim.ack('1.x')",
             "select seriatim.rest('1.x', now())",
-            "select seriatim.hold_job(1, gen_random_uuid())",
+            "select seriatim.hold_job(1, gen_random_uuid(), true)",
             "table seriatim.processor",
         ],
     )
