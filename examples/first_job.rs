@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, async_trait,
+    ActiveJob, Client, JobError, JobHandler, JobKind, Processor, QueueOptions, async_trait,
 };
 use sqlx::PgPool;
 
@@ -12,6 +12,15 @@ use sqlx::PgPool;
 struct Posting {
     account: i32,
     cents: i64,
+}
+
+impl JobKind for Posting {
+    const NAME: &'static str = "posting";
+    const QUEUE: &'static str = "postings";
+
+    fn group(&self) -> Option<String> {
+        Some(format!("account-{}", self.account)) // what must keep an order
+    }
 }
 
 struct Post;
@@ -48,13 +57,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The jobs exist if and only if this transaction commits.
     let mut tx = pool.begin().await?;
     for cents in [1_500, -300, 25] {
-        let job = NewJob::new("postings", &Posting { account: 42, cents }).group("account-42");
-        seriatim::enqueue(&mut *tx, job).await?;
+        seriatim::enqueue(&mut *tx, &Posting { account: 42, cents }).await?;
     }
     tx.commit().await?;
 
     let running = Processor::builder(pool.clone())
-        .queue(QueueOptions::new("postings").concurrency(4), Post)
+        .queue(QueueOptions::new(Posting::QUEUE).concurrency(4), Post)
         .build()?
         .start()
         .await?;

@@ -1,21 +1,34 @@
 //! Three jobs of one group run one at a time and in order: `cargo run --example quickstart`
 
+use serde::{Deserialize, Serialize};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, Processor, QueueOptions, async_trait,
+    ActiveJob, Client, JobError, JobHandler, JobKind, Processor, QueueOptions, async_trait,
 };
 use std::{error::Error, time::Duration};
+
+#[derive(Serialize, Deserialize)]
+struct Greeting(String);
+
+impl JobKind for Greeting {
+    const NAME: &'static str = "greeting";
+    const QUEUE: &'static str = "greetings";
+
+    fn group(&self) -> Option<String> {
+        Some("people".into())
+    }
+}
 
 struct Greet;
 
 #[async_trait]
 impl JobHandler for Greet {
-    type Data = String;
+    type Data = Greeting;
     type Output = String;
     type Error = JobError;
 
-    async fn handle(&self, job: &mut ActiveJob, name: String) -> Result<String, JobError> {
-        Ok(format!("Hello {name}, you are job {}", job.id()))
+    async fn handle(&self, job: &mut ActiveJob, greeting: Greeting) -> Result<String, JobError> {
+        Ok(format!("Hello {}, you are job {}", greeting.0, job.id()))
     }
 }
 
@@ -25,13 +38,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // it starts.
     let database = TestDatabase::create().await?;
     let pool = database.pool();
-    let greetings = QueueOptions::new("greetings").concurrency(4);
+    let greetings = QueueOptions::new(Greeting::QUEUE).concurrency(4);
     let processor = Processor::builder(pool.clone()).queue(greetings, Greet);
     let running = processor.build()?.start().await?;
 
-    let jobs =
-        ["Ada", "Grace", "Edsger"].map(|name| NewJob::new("greetings", name).group("people"));
-    for job in seriatim::enqueue_many(pool, jobs).await? {
+    let people = ["Ada", "Grace", "Edsger"].map(|name| Greeting(name.into()));
+    for job in seriatim::enqueue_many(pool, &people).await? {
         loop {
             let seen = Client::default().job(pool, job.id()).await?;
             if let Some(result) = seen.and_then(|job| job.result) {

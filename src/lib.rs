@@ -409,6 +409,7 @@ pub use async_trait::async_trait;
 
 pub use attempt::active_job::ActiveJob;
 pub use attempt::handler::JobHandler;
+pub use attempt::kinds::Kinds;
 pub use client::client::{Client, migrate};
 pub use client::enqueue::{enqueue, enqueue_many};
 pub use error::{BuildError, ControlError, MigrateError, RestError, StartError};
@@ -419,6 +420,7 @@ pub use job::error::{
 };
 pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus};
 pub use job::job_error::JobError;
+pub use job::kind::JobKind;
 pub use job::new_job::NewJob;
 pub use job::progress::Progress;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
@@ -446,6 +448,8 @@ mod guide {
     struct Deploying;
     #[doc = include_str!("../docs/guide/high-availability.md")]
     struct HighAvailability;
+    #[doc = include_str!("../docs/guide/kinds.md")]
+    struct SeveralKinds;
     #[doc = include_str!("../docs/guide/long-imports.md")]
     struct LongImports;
     #[doc = include_str!("../docs/guide/metrics.md")]

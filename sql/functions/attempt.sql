@@ -49,7 +49,7 @@ begin
       end::{schema}.job_status,
     finished_at = case when how in ('failed', 'cancelled') then clock_timestamp() end,
     attempts = ended.attempt,
-    attempts_forgiven = j.attempts_forgiven + (how in ('snoozed', 'released') and ended.begun)::integer,
+    attempts_forgiven = j.attempts_forgiven + ((how in ('snoozed', 'released') or kind = 'unknown_kind') and ended.begun)::integer,
     snoozes = j.snoozes + (how = 'snoozed')::integer,
     last_started_at = ended.started_at,
     run_at = coalesce(ended.due_at, j.run_at),

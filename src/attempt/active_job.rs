@@ -538,10 +538,10 @@ impl ActiveJob {
     /// # Errors
     /// [`EnqueueError`]. After [`EnqueueError::Database`] the transaction is broken, and the
     /// attempt will be retried.
-    pub async fn enqueue(&mut self, job: NewJob) -> Result<Enqueued, EnqueueError> {
+    pub async fn enqueue(&mut self, job: impl Into<NewJob>) -> Result<Enqueued, EnqueueError> {
         let context = Arc::clone(&self.context);
         let conn = self.tx().await.map_err(EnqueueError::Database)?;
-        context.store.enqueue(conn, job, &context.enqueue).await
+        context.store.enqueue(conn, job.into(), &context.enqueue).await
     }
 
     /// Reads the job's data, which the claim has left out.

@@ -27,7 +27,7 @@ pub(crate) struct AttemptFacts {
     queue: Arc<str>,
     group: Option<String>,
     job: i64,
-    name: Option<String>,
+    pub(crate) name: Option<String>,
     reference: Option<String>,
     pub(crate) number: AttemptNumber,
     pub(crate) waits: Waits,

@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::attempt::active_job::ActiveJob;
+use crate::attempt::kinds::Kinds;
 use crate::job::bytes::JobData;
 use crate::job::job::FailureKind;
-use crate::job::job_error::{JobError, storable, storable_text};
+use crate::job::job_error::{JobError, storable};
 use crate::job::json::has_nul;
 use crate::job::outcome::RunResult;
 
@@ -64,6 +65,13 @@ pub trait JobHandler: Send + Sync + 'static {
         job: &mut ActiveJob,
         data: Self::Data,
     ) -> Result<Self::Output, Self::Error>;
+
+    /// Returns the handlers by kind, which [`build`](crate::ProcessorBuilder::build) checks, and
+    /// whose policies hold for their jobs. For [`Kinds`], and handlers that pass jobs on to one.
+    /// Default `None`.
+    fn kinds(&self) -> Option<&Kinds> {
+        None
+    }
 }
 
 #[async_trait]
@@ -75,12 +83,24 @@ impl<H: JobHandler> JobHandler for Arc<H> {
     async fn handle(&self, job: &mut ActiveJob, data: H::Data) -> Result<H::Output, H::Error> {
         self.as_ref().handle(job, data).await
     }
+
+    fn kinds(&self) -> Option<&Kinds> {
+        self.as_ref().kinds()
+    }
+}
+
+/// Returns the failure of an attempt whose data does not decode.
+pub(crate) fn undecodable(job: &ActiveJob, error: &str) -> JobError {
+    let message = format!("{error} ({})", job.context.process());
+    JobError::broken(FailureKind::Data, message)
 }
 
 /// A handler without its types: JSON or raw bytes in, JSON out.
 #[async_trait]
 pub(crate) trait ErasedHandler: Send + Sync + 'static {
     async fn run(&self, job: &mut ActiveJob, data: &JobData) -> Result<RunResult, JobError>;
+
+    fn kinds(&self) -> Option<&Kinds>;
 }
 
 #[async_trait]
@@ -88,10 +108,7 @@ impl<H: JobHandler> ErasedHandler for H {
     async fn run(&self, job: &mut ActiveJob, data: &JobData) -> Result<RunResult, JobError> {
         let data = match data.decode() {
             Ok(data) => data,
-            Err(error) => {
-                let error = format!("{error} ({})", job.context.process());
-                return Ok(RunResult::Broken(FailureKind::Data, storable_text(&error)));
-            }
+            Err(error) => return Err(undecodable(job, &error)),
         };
         let output = match self.handle(job, data).await {
             Ok(output) => output,
@@ -116,5 +133,9 @@ impl<H: JobHandler> ErasedHandler for H {
             Ok(json) => RunResult::Succeeded(json),
             Err(error) => RunResult::Broken(FailureKind::Output, storable(&error)),
         })
+    }
+
+    fn kinds(&self) -> Option<&Kinds> {
+        JobHandler::kinds(self)
     }
 }

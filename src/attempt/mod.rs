@@ -4,12 +4,14 @@
 //! belong in `worker`.
 
 pub(crate) mod active_job;
+mod by_kind;
 pub(crate) mod connection;
 mod ended;
 pub(crate) mod event;
 mod failure;
 pub(crate) mod handler;
 mod hold;
+pub(crate) mod kinds;
 pub(crate) mod layer;
 mod leased_turn;
 mod lost;

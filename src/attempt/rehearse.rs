@@ -111,7 +111,7 @@ impl ClaimedTurn {
         } else {
             AtFailure::default()
         };
-        let outcome = self.decide(loaded.number, result, &stored);
+        let outcome = self.decide((loaded.number, loaded.name.as_deref()), result, &stored);
         let (mut writes, mut enqueued) = (Vec::new(), 0);
         let left = if clean {
             let now = self.context.store.writes(&mut conn).await?;

@@ -17,7 +17,7 @@ impl ClaimedTurn {
     /// reads a request to cancel the job.
     pub(crate) fn decide_success(&self, result: RunResult) -> Unrecorded {
         if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(self.number(), result, &AtFailure::default()))
+            Unrecorded::Outcome(self.decide(self.attempted(), result, &AtFailure::default()))
         } else {
             Unrecorded::Result(result)
         }
@@ -48,7 +48,7 @@ impl ClaimedTurn {
             Unrecorded::Outcome(outcome) => outcome,
             Unrecorded::Result(result) => {
                 match self.context.store.at_failure(conn, self.claim.job).await {
-                    Ok(stored) => self.decide(self.number(), result, &stored),
+                    Ok(stored) => self.decide(self.attempted(), result, &stored),
                     Err(error) => return Err(Unrecorded::Result(result).uncommitted(&error)),
                 }
             }
@@ -174,12 +174,13 @@ impl ClaimedTurn {
     /// Returns the outcome that follows from a result. Stored settings go before the options.
     pub(crate) fn decide(
         &self,
-        number: AttemptNumber,
+        (number, kind): (AttemptNumber, Option<&str>),
         result: RunResult,
         stored: &AtFailure,
     ) -> Outcome {
         let options = &self.queue.options;
-        let retry = stored.policy.retry(&options.retry);
+        let of_kind = self.queue.handler.kinds().and_then(|kinds| kinds.retry(kind));
+        let retry = stored.policy.retry(of_kind.as_ref().unwrap_or(&options.retry));
         let attempt = Attempt {
             number: number.of_all,
             counted: number.counted,

@@ -197,7 +197,7 @@ impl ClaimedTurn {
         if let Unrecorded::Result(result) = unrecorded {
             let stored = store.at_failure(conn, self.claim.job).await?;
             let result = std::mem::replace(result, RunResult::Released);
-            *unrecorded = Unrecorded::Outcome(self.decide(self.number(), result, &stored));
+            *unrecorded = Unrecorded::Outcome(self.decide(self.attempted(), result, &stored));
         }
         let Unrecorded::Outcome(outcome) = unrecorded else {
             return Ok(SettleAttempt::Lost);

@@ -179,9 +179,10 @@ impl ClaimedTurn {
         self.facts = Some(Arc::new(facts));
     }
 
-    /// Returns the number of the current attempt.
-    pub(crate) fn number(&self) -> AttemptNumber {
-        self.facts.as_ref().map_or_else(AttemptNumber::default, |facts| facts.number)
+    /// Returns the number of the current attempt, and the kind of its job.
+    pub(crate) fn attempted(&self) -> (AttemptNumber, Option<&str>) {
+        let facts = self.facts.as_ref();
+        facts.map_or_else(Default::default, |facts| (facts.number, facts.name.as_deref()))
     }
 
     /// Tells the recorded outcome of the current job. Returns how its turn ended.

@@ -23,9 +23,9 @@ impl Client {
     pub async fn enqueue(
         &self,
         executor: impl PgExecutor<'_>,
-        job: NewJob,
+        job: impl Into<NewJob>,
     ) -> Result<Enqueued, EnqueueError> {
-        self.store.enqueue(executor, job, &self.enqueue).await
+        self.store.enqueue(executor, job.into(), &self.enqueue).await
     }
 
     /// Enqueues any number of jobs in one statement, all or none. Together they have at most 256
@@ -37,9 +37,9 @@ impl Client {
     pub async fn enqueue_many(
         &self,
         executor: impl PgExecutor<'_>,
-        jobs: impl IntoIterator<Item = NewJob>,
+        jobs: impl IntoIterator<Item: Into<NewJob>>,
     ) -> Result<Vec<Enqueued>, EnqueueError> {
-        let mut jobs: Vec<NewJob> = jobs.into_iter().collect();
+        let mut jobs: Vec<NewJob> = jobs.into_iter().map(Into::into).collect();
         let span = begin_send(&mut jobs, &self.enqueue, true);
         let inserted = async {
             let checked = jobs
@@ -63,9 +63,9 @@ impl Client {
     pub async fn enqueue_batch(
         &self,
         executor: impl PgExecutor<'_>,
-        jobs: impl IntoIterator<Item = NewJob>,
+        jobs: impl IntoIterator<Item: Into<NewJob>>,
     ) -> Result<Vec<Result<Enqueued, EnqueueError>>, EnqueueError> {
-        let mut jobs: Vec<NewJob> = jobs.into_iter().collect();
+        let mut jobs: Vec<NewJob> = jobs.into_iter().map(Into::into).collect();
         let span = begin_send(&mut jobs, &self.enqueue, true);
         let mut checked = Vec::new();
         let refusals: Vec<Option<EnqueueError>> = jobs
@@ -106,14 +106,17 @@ impl Client {
 }
 
 /// Calls [`Client::enqueue`] for the schema `seriatim`.
-pub async fn enqueue(executor: impl PgExecutor<'_>, job: NewJob) -> Result<Enqueued, EnqueueError> {
+pub async fn enqueue(
+    executor: impl PgExecutor<'_>,
+    job: impl Into<NewJob>,
+) -> Result<Enqueued, EnqueueError> {
     Client::default().enqueue(executor, job).await
 }
 
 /// Calls [`Client::enqueue_many`] for the schema `seriatim`.
 pub async fn enqueue_many(
     executor: impl PgExecutor<'_>,
-    jobs: impl IntoIterator<Item = NewJob>,
+    jobs: impl IntoIterator<Item: Into<NewJob>>,
 ) -> Result<Vec<Enqueued>, EnqueueError> {
     Client::default().enqueue_many(executor, jobs).await
 }

@@ -58,8 +58,8 @@ impl NewBatch {
     /// Returns a batch with a name for people, 1 to 200 characters, which need not be unique, and
     /// its follow-up. A `delay` and a `time_to_live` of the follow-up count from the end of the
     /// batch. It takes no `run_at`, `expires_at`, deduplication id or batch of its own.
-    pub fn new(name: impl Into<String>, follow_up: NewJob) -> Self {
-        Self { name: name.into(), follow_up, starts_when: BatchEnd::default() }
+    pub fn new(name: impl Into<String>, follow_up: impl Into<NewJob>) -> Self {
+        Self { name: name.into(), follow_up: follow_up.into(), starts_when: BatchEnd::default() }
     }
 
     /// Sets how the jobs must have ended. Default [`BatchEnd::AllSucceeded`].

@@ -105,22 +105,33 @@ impl fmt::Debug for JobData {
     }
 }
 
+/// Decodes the text of JSON, as [`JobData::decode`] does.
+pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    from_text(text).map_err(|error| not_decoded::<T>(&error))
+}
+
+fn from_text<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| {
+        let field = field_at::<T>(text, error.line(), error.column());
+        let field = field.map(|field| format!(", in field `{field}`"));
+        json_error(&error) + &field.unwrap_or_default()
+    })
+}
+
+fn not_decoded<T>(error: &str) -> String {
+    format!("the data does not decode into {}: {error}", std::any::type_name::<T>())
+}
+
 impl JobData {
     /// Decodes into the handler's type. An error says which type, and what is wrong where, without
     /// the data.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, String> {
-        self.decoded().map_err(|error| {
-            format!("the data does not decode into {}: {error}", std::any::type_name::<T>())
-        })
+        self.decoded().map_err(|error| not_decoded::<T>(&error))
     }
 
     fn decoded<T: DeserializeOwned>(&self) -> Result<T, String> {
         match self {
-            Self::Json(text) => serde_json::from_str(text).map_err(|error| {
-                let field = field_at::<T>(text, error.line(), error.column());
-                let field = field.map(|field| format!(", in field `{field}`"));
-                json_error(&error) + &field.unwrap_or_default()
-            }),
+            Self::Json(text) => from_text(text),
             Self::Bytes { content_type, bytes } => {
                 let raw = BytesDeserializer::<ValueError>::new(bytes);
                 T::deserialize(raw).map_err(|error| {

@@ -335,6 +335,34 @@ pub enum BuildMistake {
         /// The queue.
         queue: String,
     },
+    /// The handlers of a queue are an empty [`Kinds`](crate::Kinds).
+    #[error("queue {queue:?} has no handler: add one by Kinds::on(handler)")]
+    NoKind {
+        /// The queue.
+        queue: String,
+    },
+    /// A kind of job has two handlers in a queue.
+    #[error(
+        "the kind {kind:?} has two handlers in queue {queue:?}: keep one, or give one of the kinds another name"
+    )]
+    KindTwice {
+        /// The queue.
+        queue: String,
+        /// The name of the kind, or an earlier one.
+        kind: &'static str,
+    },
+    /// A kind of job has a handler in a queue that its jobs do not go to.
+    #[error(
+        "the kind {kind:?} has a handler in queue {queue:?}, and its jobs go to queue {of:?}: register the handler there"
+    )]
+    KindOfOtherQueue {
+        /// The queue.
+        queue: String,
+        /// The name of the kind, or an earlier one.
+        kind: &'static str,
+        /// The queue of the kind.
+        of: &'static str,
+    },
     /// A schedule was added twice.
     #[error("schedule {schedule:?} is added twice")]
     ScheduleTwice {

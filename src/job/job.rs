@@ -311,6 +311,9 @@ pub enum FailureKind {
     /// The data does not decode into the handler's type. No further attempt if
     /// [`retry_undecodable`](crate::QueueOptions::retry_undecodable) is false.
     Data,
+    /// The process has no handler for the kind of the job ([`Kinds`](crate::Kinds)). The attempt
+    /// does not count, and the job is retried in its place, however often.
+    UnknownKind,
     /// The handler's output could not be stored, or is larger than
     /// [`Client::data_limit`](crate::Client::data_limit) allows.
     Output,
@@ -349,6 +352,7 @@ impl FailureKind {
             Self::Panic => "panic",
             Self::Timeout => "timeout",
             Self::Data => "data",
+            Self::UnknownKind => "unknown_kind",
             Self::Output => "output",
             Self::Commit => "commit",
             Self::TransactionEnded => "transaction_ended",

@@ -27,6 +27,8 @@ pub(crate) enum FailureDecision {
     Retry(Option<Duration>),
     /// No other attempt.
     Fail,
+    /// The handler has not run: what that means follows from the kind.
+    Broken(FailureKind),
     /// The same job again, after this delay. No attempt counts.
     Snooze(Duration),
 }
@@ -84,6 +86,11 @@ impl JobError {
         }
     }
 
+    /// Returns an error of the library's own, whose kind says what follows.
+    pub(crate) fn broken(kind: FailureKind, message: String) -> Self {
+        Self { error: message.into(), decision: FailureDecision::Broken(kind) }
+    }
+
     /// Returns for how long the job is put off; `None` if the attempt has failed.
     pub(crate) fn snoozed(&self) -> Option<Duration> {
         self.decision.snoozed()
@@ -133,7 +140,7 @@ impl FailureDecision {
     pub(crate) fn snoozed(self) -> Option<Duration> {
         match self {
             Self::Snooze(delay) => Some(delay),
-            Self::Retry(_) | Self::Fail => None,
+            Self::Retry(_) | Self::Fail | Self::Broken(_) => None,
         }
     }
 
@@ -141,6 +148,7 @@ impl FailureDecision {
         match self {
             Self::Retry(_) | Self::Snooze(_) => FailureKind::Error,
             Self::Fail => FailureKind::Permanent,
+            Self::Broken(kind) => kind,
         }
     }
 }

@@ -23,6 +23,7 @@ mod interval;
 pub(crate) mod job;
 pub(crate) mod job_error;
 pub(crate) mod json;
+pub(crate) mod kind;
 pub(crate) mod maintained;
 pub(crate) mod metrics;
 pub(crate) mod minutes;

@@ -193,14 +193,7 @@ pub(crate) fn decide(
         RunResult::Failed(error) => error.into_failure(attempt.number),
         RunResult::Broken(kind, message) => {
             let failure = Failure { kind, message, chain: Vec::new(), attempt: attempt.number };
-            let decision = match kind {
-                // Another attempt would write again what this one has committed.
-                FailureKind::TransactionEnded => FailureDecision::Fail,
-                // The data will be the same.
-                FailureKind::Data if !attempt.retry_undecodable => FailureDecision::Fail,
-                _ => FailureDecision::Retry(None),
-            };
-            (failure, decision)
+            (failure, FailureDecision::Broken(kind))
         }
         RunResult::Expired(at) => {
             let at = at.to_rfc3339_opts(SecondsFormat::Millis, true);
@@ -227,14 +220,24 @@ pub(crate) fn decide(
         // Its group has no reason to wait for it.
         return Outcome::Failed { failure, then: OutOfAttempts::Continue };
     }
-    match decision {
-        FailureDecision::Snooze(delay) => Outcome::Snoozed { delay, keeps_writes: false },
-        FailureDecision::Retry(after) if attempt.counted < attempt.max => {
-            let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
-            Outcome::Retried { failure, delay }
+    let (last, after) = match decision {
+        FailureDecision::Snooze(delay) => return Outcome::Snoozed { delay, keeps_writes: false },
+        FailureDecision::Retry(after) => (attempt.counted >= attempt.max, after),
+        // Another attempt would write again what this one has committed.
+        FailureDecision::Fail | FailureDecision::Broken(FailureKind::TransactionEnded) => {
+            (true, None)
         }
-        FailureDecision::Retry(_) | FailureDecision::Fail => Outcome::Failed { failure, then },
+        // Another process has a handler. The attempt does not count.
+        FailureDecision::Broken(FailureKind::UnknownKind) => (false, None),
+        // The data will be the same.
+        FailureDecision::Broken(FailureKind::Data) if !attempt.retry_undecodable => (true, None),
+        FailureDecision::Broken(_) => (attempt.counted >= attempt.max, None),
+    };
+    if last {
+        return Outcome::Failed { failure, then };
     }
+    let delay = after.unwrap_or_else(|| policy.delay(attempt.counted, chance));
+    Outcome::Retried { failure, delay }
 }
 
 #[cfg(test)]

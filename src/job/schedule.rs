@@ -147,8 +147,8 @@ impl Schedule {
     /// [`ActiveJob::scheduled_for`](crate::ActiveJob::scheduled_for). A `delay` and a
     /// `time_to_live` count from when it is made; `run_at`, `expires_at` and deduplication are
     /// refused. Layers of a client do not see it.
-    pub fn job(mut self, job: NewJob) -> Self {
-        self.job = Some(job);
+    pub fn job(mut self, job: impl Into<NewJob>) -> Self {
+        self.job = Some(job.into());
         self
     }
 

@@ -292,9 +292,12 @@ impl ProcessorBuilder {
         if queues.is_empty() {
             mistakes.push(BuildMistake::NoQueue);
         }
-        for (place, (options, _)) in queues.iter().enumerate() {
+        for (place, (options, handler)) in queues.iter().enumerate() {
             options.mistakes(&mut mistakes);
             let name = options.name();
+            if let Some(kinds) = handler.kinds() {
+                kinds.mistakes(name, &mut mistakes);
+            }
             if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
                 mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
             }

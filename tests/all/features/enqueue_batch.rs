@@ -40,7 +40,7 @@ async fn none_and_only_bad_ones_need_no_database() {
     let database = database().await;
     let pool = database.pool();
     let client = Client::new("not_migrated").unwrap();
-    assert!(client.enqueue_batch(pool, []).await.unwrap().is_empty());
+    assert!(client.enqueue_batch(pool, Vec::<NewJob>::new()).await.unwrap().is_empty());
     let answers = client.enqueue_batch(pool, [NewJob::new("", &1)]).await.unwrap();
     assert!(matches!(answers[..], [Err(EnqueueError::Name { index: Some(0), .. })]));
     let refused = client.enqueue_batch(pool, [NewJob::new("", &1), job_of("q", "g", 1)]).await;

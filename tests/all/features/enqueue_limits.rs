@@ -187,7 +187,11 @@ async fn the_extremes_that_are_allowed_work() {
     assert_eq!(job(pool, enqueued[6].id()).await.run_at, year(9_999));
     let counts = Client::default().counts(pool, "q").await.unwrap();
     assert_eq!((counts.succeeded, counts.delayed), (6, 2));
-    assert_eq!(seriatim::enqueue_many(pool, []).await.unwrap(), [], "none is no error");
+    assert_eq!(
+        seriatim::enqueue_many(pool, Vec::<NewJob>::new()).await.unwrap(),
+        [],
+        "none is no error"
+    );
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ mod hostile_payloads;
 mod idle;
 mod in_flight;
 mod job_settings;
+mod kinds;
 mod large_data;
 mod lease_hold;
 mod leased_turns;

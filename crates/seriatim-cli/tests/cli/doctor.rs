@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    ActiveJob, Hold, JobError, JobHandler, Processor, QueueOptions, RetryPolicy, async_trait,
+    ActiveJob, Hold, JobError, JobHandler, JobKind, Kinds, Processor, QueueOptions, RetryPolicy,
+    async_trait,
 };
 use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
@@ -362,26 +363,57 @@ impl JobHandler for Numbers {
     }
 }
 
+/// A kind of job that the processor knows.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Charge {
+    cents: u32,
+}
+
+impl JobKind for Charge {
+    const NAME: &'static str = "charge";
+    const QUEUE: &'static str = "billing";
+}
+
+struct Charges;
+
+#[async_trait]
+impl JobHandler for Charges {
+    type Data = Charge;
+    type Output = u32;
+    type Error = JobError;
+
+    async fn handle(&self, _: &mut ActiveJob, charge: Charge) -> Result<u32, JobError> {
+        Ok(charge.cents)
+    }
+}
+
 #[tokio::test]
-async fn doctor_names_data_that_does_not_decode() {
+async fn doctor_names_kinds_that_nobody_knows_and_data_that_does_not_decode() {
     let cli = Cli::new().await;
     let pool = cli.database.pool();
     let later = RetryPolicy::new(3).base(Duration::from_mins(1));
     let options = |name: &str| QueueOptions::new(name).concurrency(1).retry(later.clone());
     let processor = Processor::builder(pool.clone())
         .queue(options("waits"), Numbers)
-        .queue(options("dead").retry_undecodable(false), Numbers);
+        .queue(options("dead").retry_undecodable(false), Numbers)
+        .queue(options("billing"), Kinds::new().on(Charges));
     let _running = processor.build().unwrap().start().await.unwrap();
     for queue in ["waits", "dead"] {
         let job = seriatim::NewJob::new(queue, &"secret").group("ann");
         seriatim::enqueue(pool, job).await.unwrap();
     }
+    let refund = seriatim::NewJob::new("billing", &"secret").name("refund").group("bob");
+    seriatim::enqueue(pool, refund).await.unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         let ran = ran(cli.command(&["doctor"]).output().await.unwrap());
+        let kind = "PROBLEM  payloads: group \"bob\" of queue \"billing\" waits for job";
         let waits = "PROBLEM  payloads: group \"ann\" of queue \"waits\" waits for job";
         let dead = "note     payloads: dead letters whose data does not decode: 1, such as job";
-        if ran.out.contains(waits) && ran.out.contains(dead) {
+        if [kind, waits, dead].iter().all(|line| ran.out.contains(line)) {
+            let unknown = "no handler for the kind \"refund\" in this process";
+            assert!(ran.out.contains(unknown), "{}", ran.out);
+            assert!(ran.out.contains("deploy a process with a handler for it"), "{}", ran.out);
             assert!(
                 ran.out.contains("does not decode into u32: invalid type: string"),
                 "{}",

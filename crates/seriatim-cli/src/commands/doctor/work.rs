@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use seriatim::FailureKind;
 use seriatim::admin::{
     BatchState, FailedFilter, FailedJob, GroupFilter, GroupSort, GroupState, OverriddenOption,
 };
 use seriatim::explain::{LockedRow, Reason};
+use seriatim::{AttemptRecord, FailureKind};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::commands::doctor::finding::{Finding, Findings};
@@ -190,9 +190,9 @@ pub(super) async fn policies(session: &Session) -> Result<Vec<Finding>, Failure>
     Ok(findings.or_fine("no queue's settings say otherwise than its processors"))
 }
 
-/// Looks for jobs whose data their handler's type does not take: a process is older or newer than
-/// their producer. Among lanes that wait for a retry, the first of each queue; and the newest dead
-/// letters.
+/// Looks for jobs whose kind no process of theirs knows, or whose data their handler's type does
+/// not take: a process is older or newer than their producer. Among lanes that wait for a retry,
+/// the first of each queue; and the newest dead letters.
 pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("payloads");
     for queue in session.client.queues(&mut *session.read().await?).await? {
@@ -207,7 +207,7 @@ pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure>
             let Some(head) = group.head else { continue };
             let job = session.client.job(&mut *session.read().await?, head).await?;
             let last = job.as_ref().and_then(|job| job.history.last());
-            let Some(failed) = last.filter(|last| last.kind == FailureKind::Data) else { continue };
+            let Some((failed, cure)) = last.and_then(of_other_version) else { continue };
             findings.problem(
                 format!(
                     "group {:?} of queue {:?} waits for job {head}: {}",
@@ -215,7 +215,7 @@ pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure>
                     queue.queue,
                     failed.message.as_deref().unwrap_or("its data does not decode"),
                 ),
-                format!("deploy a handler that reads the data, or {} explain {head}", program()),
+                format!("{cure}, or {} explain {head}", program()),
             );
             // The others of the queue have the same cause, as a rule.
             break;
@@ -240,6 +240,15 @@ pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure>
         );
     }
     Ok(findings.or_fine("no job failed because its data does not decode"))
+}
+
+/// Returns the failure, and what cures it, if a process of another version would not have had it.
+fn of_other_version(last: &AttemptRecord) -> Option<(&AttemptRecord, &'static str)> {
+    match last.kind {
+        FailureKind::Data => Some((last, "deploy a handler that reads the data")),
+        FailureKind::UnknownKind => Some((last, "deploy a process with a handler for it")),
+        _ => None,
+    }
 }
 
 /// Looks for lanes whose next job has been due for long, while another transaction has its row.
