@@ -34,7 +34,8 @@ end $$;
 -- Ends an attempt without success. `how` is retried (queued, and due after `delay`), snoozed (the
 -- same, and not held against the job), released (queued, and not held against it), failed or
 -- cancelled. Returns false if the job is not as its claim has locked it. A snooze leaves no trace
--- in the history: many would push the failures out.
+-- in the history, and of several attempts whose process did not know the kind only the first does:
+-- many would push the failures out.
 --
 -- One time for `run_at` and `turn_at`: by it, a job is known to have its priority's aging before
 -- it.
@@ -49,7 +50,8 @@ begin
       end::{schema}.job_status,
     finished_at = case when how in ('failed', 'cancelled') then clock_timestamp() end,
     attempts = ended.attempt,
-    attempts_forgiven = j.attempts_forgiven + ((how in ('snoozed', 'released') or kind = 'unknown_kind') and ended.begun)::integer,
+    attempts_forgiven = j.attempts_forgiven
+      + ((how in ('snoozed', 'released') or kind = 'unknown_kind') and ended.begun)::integer,
     snoozes = j.snoozes + (how = 'snoozed')::integer,
     last_started_at = ended.started_at,
     run_at = coalesce(ended.due_at, j.run_at),
@@ -58,7 +60,8 @@ begin
       'kind', coalesce(ended.aborted ->> 'kind', kind),
       'message', coalesce(ended.aborted ->> 'message', message),
       'chain', chain, 'attempt', ended.attempt) else j.error end,
-    history = case when how = 'snoozed' then j.history
+    history = case
+      when how = 'snoozed' or kind = 'unknown_kind' and j.history -> -1 ->> 'kind' = kind then j.history
       else {schema}.history_with(j.history, ended.attempt, ended.started_at, kind, message) end,
     flagged = false, {free_job}
   from (

@@ -604,26 +604,19 @@ pub(crate) async fn leave_savepoint(
     job: &mut ActiveJob,
     result: RunResult,
 ) -> Result<RunResult, RunResult> {
-    let conn = match &mut job.guard {
-        HoldGuard::Leased(_) => return Ok(result),
-        HoldGuard::Locked(locks) => &mut locks.conn,
-    };
-    let expected = match job.savepoint {
-        Savepoint::None => 0,
-        Savepoint::Set => 1,
-        Savepoint::Entering => return Err(broken_transaction(result)),
+    let conn = match (&mut job.guard, job.savepoint) {
+        (HoldGuard::Leased(_), _) | (HoldGuard::Locked(_), Savepoint::None) => return Ok(result),
+        (HoldGuard::Locked(_), Savepoint::Entering) => return Err(broken_transaction(result)),
+        (HoldGuard::Locked(locks), Savepoint::Set) => &mut locks.conn,
     };
     // A nested transaction that the handler left open.
-    while PgTransactionManager::get_transaction_depth(conn) > expected {
+    while PgTransactionManager::get_transaction_depth(conn) > 1 {
         if let Err(error) = PgTransactionManager::rollback(conn).await {
             return Err(not_left(&error, result));
         }
     }
-    if PgTransactionManager::get_transaction_depth(conn) < expected {
+    if PgTransactionManager::get_transaction_depth(conn) < 1 {
         return Err(ended_by_hand());
-    }
-    if job.savepoint == Savepoint::None {
-        return Ok(result);
     }
     let result = match result {
         kept if kept.keeps_writes() => {

@@ -26,7 +26,8 @@ impl Kinds {
     pub fn on<H: JobHandler<Data: JobKind>>(mut self, handler: H) -> Self {
         let handler: Arc<dyn KindHandler> = Arc::new(handler);
         for name in iter::once(&H::Data::NAME).chain(H::Data::ALIASES) {
-            if self.handlers.insert(name, Arc::clone(&handler)).is_some() {
+            let earlier = self.handlers.insert(name, Arc::clone(&handler));
+            if earlier.is_some_and(|earlier| !Arc::ptr_eq(&earlier, &handler)) {
                 self.twice.push(name);
             }
         }
@@ -75,6 +76,10 @@ impl<H: JobHandler<Data: JobKind>> KindHandler for H {
     async fn run(&self, job: &mut ActiveJob, data: &RawValue) -> Result<Box<RawValue>, JobError> {
         let data = from_json(data.get()).map_err(|error| undecodable(job, &error))?;
         let output = self.handle(job, data).await.map_err(Into::into)?;
+        if job.again.is_some() {
+            // The run is no success yet, and its output is not stored.
+            return Ok(RawValue::NULL.to_owned());
+        }
         to_raw_value(&output)
             .map_err(|error| JobError::broken(FailureKind::Output, storable(&error)))
     }

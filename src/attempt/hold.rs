@@ -63,13 +63,13 @@ pub(crate) async fn hold(
         }
         conn.rollback().await?;
         match answer {
-            HoldAnswer::Held(_) => {
+            HoldAnswer::Held(_) if Instant::now() < deadline => {
                 begin_short(conn).await?;
                 context.store.clear_suspicion(conn, claim, lease).await?;
                 PgTransactionManager::commit(conn).await?;
             }
             HoldAnswer::Skipped if Instant::now() < deadline => sleep(RETRY_SKIPPED).await,
-            HoldAnswer::Skipped | HoldAnswer::Lost => return Ok(None),
+            HoldAnswer::Held(_) | HoldAnswer::Skipped | HoldAnswer::Lost => return Ok(None),
         }
     }
 }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use crate::attempt::active_job::ActiveJob;
 use crate::job::error::BuildMistake;
 use crate::job::job_error::JobError;
+use crate::job::name;
 use crate::job::retry::RetryPolicy;
 
 /// Runs the jobs of a queue by their [kinds](crate::JobKind): a
@@ -79,6 +80,14 @@ impl Kinds {
             mistakes.push(BuildMistake::KindTwice { queue: queue.to_owned(), kind });
         }
         for (kind, handler) in &self.handlers {
+            if let Err(error) = name::check("job", kind, name::JOB_NAME_LIMIT) {
+                mistakes.push(error.into());
+            }
+            let policy = handler.retry();
+            for (setting, value, range) in policy.iter().flat_map(RetryPolicy::mistakes) {
+                let queue = format!("{queue}, kind {kind}");
+                mistakes.push(BuildMistake::OutOfRange { queue, setting, value, range });
+            }
             let of = handler.queue();
             if of != queue {
                 mistakes.push(BuildMistake::KindOfOtherQueue { queue: queue.to_owned(), kind, of });

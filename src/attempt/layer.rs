@@ -147,7 +147,7 @@ impl Ended {
     /// a snooze, and if the data or the output could not be read or written.
     pub fn error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0 {
-            Err(error) if error.snoozed().is_none() => Some(error.inner()),
+            Err(error) if error.is_the_handlers() => Some(error.inner()),
             _ => None,
         }
     }

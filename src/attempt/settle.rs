@@ -9,6 +9,7 @@ use crate::attempt::turn::{ClaimedTurn, TurnEnd, Unrecorded};
 use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::policy::AtFailure;
 use crate::job::queue_options::OutOfAttempts;
+use crate::job::retry::RetryPolicy;
 use crate::liveness::context::Context;
 use crate::store::{AfterSettle, AttemptNumber, PINNED_PLANS, UnrecordedSuccess};
 
@@ -180,6 +181,9 @@ impl ClaimedTurn {
     ) -> Outcome {
         let options = &self.queue.options;
         let of_kind = self.queue.handler.kinds().and_then(|kinds| kinds.retry(kind));
+        // A claim counts by the job's own number of attempts, or by the queue's.
+        let max_attempts = options.retry.max_attempts;
+        let of_kind = of_kind.map(|kind| RetryPolicy { max_attempts, ..kind });
         let retry = stored.policy.retry(of_kind.as_ref().unwrap_or(&options.retry));
         let attempt = Attempt {
             number: number.of_all,

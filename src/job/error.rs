@@ -1,6 +1,8 @@
 //! Mistakes in a value: in names, jobs, settings. The first line of a message has the reason. The
 //! source lets code distinguish errors.
 
+use std::sync::Arc;
+
 use crate::job::reason::failed_call;
 use crate::job::redact::redact_detail;
 
@@ -94,7 +96,7 @@ pub enum EnqueueError {
         index: Option<usize>,
         /// The error of serde.
         #[source]
-        source: serde_json::Error,
+        source: Arc<serde_json::Error>,
     },
     /// The serialized data is too large.
     #[error(

@@ -27,7 +27,7 @@ pub(crate) enum FailureDecision {
     Retry(Option<Duration>),
     /// No other attempt.
     Fail,
-    /// The handler has not run: what that means follows from the kind.
+    /// The attempt failed outside of the handler: the kind says what follows.
     Broken(FailureKind),
     /// The same job again, after this delay. No attempt counts.
     Snooze(Duration),
@@ -94,6 +94,11 @@ impl JobError {
     /// Returns for how long the job is put off; `None` if the attempt has failed.
     pub(crate) fn snoozed(&self) -> Option<Duration> {
         self.decision.snoozed()
+    }
+
+    /// Returns whether the handler, or a layer, has failed with it.
+    pub(crate) fn is_the_handlers(&self) -> bool {
+        matches!(self.decision, FailureDecision::Retry(_) | FailureDecision::Fail)
     }
 
     /// Returns how an attempt with this error has failed.

@@ -49,7 +49,7 @@ use crate::job::retry::RetryPolicy;
 )]
 pub trait JobKind: Serialize + DeserializeOwned + Send {
     /// The name of the kind, which each of its jobs has as its [name](NewJob::name): 1 to 200
-    /// characters. Logs, spans, metrics, lists and the page show it.
+    /// characters. Logs, spans, lists and the page show it.
     const NAME: &'static str;
     /// The queue of its jobs.
     const QUEUE: &'static str;
@@ -72,7 +72,7 @@ pub trait JobKind: Serialize + DeserializeOwned + Send {
     /// Returns how often a job is tried, and how long it waits in between, instead of the queue's
     /// [policy](crate::QueueOptions::retry). The number of attempts is stored with each job
     /// ([`NewJob::max_attempts`]); the waits are those of the process that runs it. A backoff
-    /// that is stored for the queue goes before both. Default `None`: the queue's.
+    /// that is stored for the queue goes before these waits. Default `None`: the queue's.
     fn retry() -> Option<RetryPolicy> {
         None
     }

@@ -32,7 +32,7 @@ use crate::job::retry::MAX_DELAY;
 ///     .max_attempts(5)
 ///     .timeout(Duration::from_secs(10));
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[must_use = "a NewJob does nothing until it is enqueued"]
 pub struct NewJob {
     queue: String,
@@ -54,8 +54,9 @@ pub struct NewJob {
 }
 
 /// The data of a new job.
+#[derive(Clone)]
 enum Content {
-    Json(Result<String, serde_json::Error>),
+    Json(Result<String, Arc<serde_json::Error>>),
     Bytes { content_type: String, bytes: Vec<u8> },
 }
 
@@ -74,6 +75,7 @@ impl fmt::Debug for Content {
 }
 
 /// Attributes; their `Debug` leaves them out, as that of a job does its data.
+#[derive(Clone)]
 struct Attributes(Map<String, Value>);
 
 impl fmt::Debug for Attributes {
@@ -137,7 +139,7 @@ impl Expiry {
 }
 
 /// How a duplicate of a job is recognized.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Dedup {
     /// As the queue's settings say.
     Unsaid,
@@ -196,7 +198,7 @@ impl NewJob {
     /// Returns a job of `queue` with `data` serialized as JSON, without a group, due at once. A
     /// queue exists by its first job; its name has 1 to 200 characters.
     pub fn new(queue: impl Into<String>, data: &(impl Serialize + ?Sized)) -> Self {
-        Self::with(queue.into(), Content::Json(serde_json::to_string(data)))
+        Self::with(queue.into(), Content::Json(serde_json::to_string(data).map_err(Arc::new)))
     }
 
     /// Returns a job of `queue` with raw bytes instead of JSON: `NewJob::bytes("scans",
@@ -550,7 +552,7 @@ fn check_headers(headers: &Headers, index: Option<usize>) -> Result<Option<Strin
             .map_err(|source| EnqueueError::Name { index, source })?;
     }
     let json = serde_json::to_string(headers)
-        .map_err(|source| EnqueueError::Serialize { index, source })?;
+        .map_err(|source| EnqueueError::Serialize { index, source: Arc::new(source) })?;
     if json.len() > headers::LIMIT || has_nul(&json) {
         let (field, value) = ("headers", format!("{} bytes", json.len()));
         let range = "4096 bytes as JSON at most, without NUL";

@@ -174,6 +174,9 @@ impl Outcome {
     }
 }
 
+/// Bounds the wait of a job whose kind is unknown: a process that knows it may start any time.
+const UNKNOWN_KIND_WAIT: Duration = Duration::from_secs(30);
+
 /// Decides the outcome of every result; `chance` (0 to 1) is the jitter.
 pub(crate) fn decide(
     result: RunResult,
@@ -227,8 +230,10 @@ pub(crate) fn decide(
         FailureDecision::Fail | FailureDecision::Broken(FailureKind::TransactionEnded) => {
             (true, None)
         }
-        // Another process has a handler. The attempt does not count.
-        FailureDecision::Broken(FailureKind::UnknownKind) => (false, None),
+        // Another process has a handler, or will have one. The attempt does not count.
+        FailureDecision::Broken(FailureKind::UnknownKind) => {
+            (false, Some(policy.delay(attempt.number, chance).min(UNKNOWN_KIND_WAIT)))
+        }
         // The data will be the same.
         FailureDecision::Broken(FailureKind::Data) if !attempt.retry_undecodable => (true, None),
         FailureDecision::Broken(_) => (attempt.counted >= attempt.max, None),

@@ -20,6 +20,7 @@ pub(crate) const SNOOZE_LIMIT: u32 = 10_000;
 /// The policy for a group when one of its jobs has used up its attempts (or failed for good).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OutOfAttempts {
     /// The job ends as `failed` and is kept as a dead letter; the group goes on with the next job.
     /// The default.
@@ -52,6 +53,7 @@ pub enum OutOfAttempts {
 /// The action on a halted group at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum AfterHalt {
     /// As [`OutOfAttempts::Park`]: the failed job and those behind it step aside.
     Park,
@@ -89,6 +91,7 @@ impl OutOfAttempts {
 
 /// How a job and its group are kept while the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Hold {
     /// By row locks in a transaction that stays open for the handler's whole run, on a connection
     /// of its own. The default: no other hold notices a dead worker as quickly. For handlers of
@@ -119,6 +122,7 @@ impl Hold {
 
 /// How long a finished job is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Retention {
     /// Deleted in the settle itself: the row never exists as finished.
     Never,

@@ -45,7 +45,7 @@ const LONGEST: Duration = Duration::from_hours(366 * 24);
 ///     .missed(Missed::Skip)
 ///     .overlap(Overlap::Skip);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[must_use = "a Schedule does nothing until a processor or an operator has it"]
 pub struct Schedule {
     name: String,
@@ -85,6 +85,7 @@ pub enum Timing {
 /// A processor fires a due time within some milliseconds, or a second if it is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(tag = "policy", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Missed {
     /// The last one makes a job, the others none. The default.
     #[default]
@@ -101,6 +102,7 @@ pub enum Missed {
 /// Whether a due time makes a job while the schedule's last job waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Overlap {
     /// It does: the job waits behind the last one, if both are of one group. The default.
     #[default]

@@ -71,12 +71,14 @@ const RELATIONS: [&str; 17] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 57] = [
+const FUNCTIONS: [&str; 59] = [
     "abort",
     "ack",
     "adopt",
     "claim_of",
     "end_attempt",
+    "has_claim",
+    "hold_job",
     "job_state",
     "succeed",
     "unclaimed",

@@ -10,6 +10,7 @@ use sqlx::PgPool;
 
 /// The access of a user. Each level includes the levels before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Access {
     /// Nothing.
     None,

@@ -115,6 +115,29 @@ async fn jobs_run_in_order_and_everything_is_rolled_back() {
     database.remove().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_without_statements_of_their_own_keep_the_writes_of_those_before() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(pool, ACCOUNTS).await;
+    for idles in [false, true, false, true] {
+        enqueue(pool, "q", "42", idles).await;
+    }
+    let run = handler(async |job: &mut ActiveJob, idles: Value| {
+        if idles == true {
+            return Ok(json!("idle"));
+        }
+        let update = "update public.account set cents = cents + 1 where id = 42 returning cents";
+        let cents: i64 = sqlx::query_scalar(update).fetch_one(job.tx().await?).await?;
+        Ok(json!(cents))
+    });
+    let report = rehearse(pool, Rehearsal::of_group("42"), run).await;
+    let outputs: Vec<_> = report.jobs.iter().filter_map(|job| job.output.clone()).collect();
+    assert_eq!(outputs, [json!(1001), json!("idle"), json!(1002), json!("idle")], "{report:?}");
+    assert!(report.rolled_back);
+    assert_eq!(value::<i64>(pool, "select cents from public.account").await, 1000);
+}
+
 /// The dead letter that a group waits for, and what is behind it, with a handler that was mended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_and_what_is_behind_it_are_tried_before_the_retry() {

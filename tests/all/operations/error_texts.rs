@@ -37,7 +37,7 @@ fn with_causes() -> Vec<Box<dyn std::error::Error>> {
         Box::new(ReceiveError::Database(closed())),
         Box::new(ReceiveError::Serialize { job: 7, source: json() }),
         Box::new(EnqueueError::Database(closed())),
-        Box::new(EnqueueError::Serialize { index: None, source: json() }),
+        Box::new(EnqueueError::Serialize { index: None, source: json().into() }),
         Box::new(BackgroundError::Connection { queue: queue(), source: closed() }),
         Box::new(BackgroundError::Claim { queue: queue(), source: closed() }),
         Box::new(BackgroundError::NotMigrated {

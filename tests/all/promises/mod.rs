@@ -36,8 +36,8 @@ fn queue(name: &str) -> QueueOptions {
 fn worker(url: String, queues: &[&str]) -> worker_process::Settings {
     let mut settings = worker_process::Settings::new(url, queues);
     settings.lease = match HOLD {
-        Hold::Transaction => None,
         Hold::Lease(lease) => Some(lease),
+        _ => None,
     };
     settings
 }

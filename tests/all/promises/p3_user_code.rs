@@ -307,8 +307,8 @@ async fn p3_a_task_that_panics_is_reported_and_runs_again() {
         let job = ended(pool, id).await;
         assert_eq!(job.error.unwrap().message, "break the log");
         let wanted = match HOLD {
-            Hold::Transaction => "Panicked: a slot of queue \"q\" panicked",
             Hold::Lease(_) => "Panicked: the settler of leased jobs panicked",
+            _ => "Panicked: a slot of queue \"q\" panicked",
         };
         let reported =
             |seen: &[String]| seen.iter().filter(|e| e.starts_with(wanted)).count() > round;

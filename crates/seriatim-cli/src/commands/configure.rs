@@ -147,5 +147,6 @@ fn policy(policy: OutOfAttempts) -> String {
             let milliseconds = deadline.as_millis();
             format!("halt:{milliseconds}ms:{}", then.as_str())
         }
+        other => format!("{other:?}"),
     }
 }

@@ -8,8 +8,8 @@ use chrono::Utc;
 use serde::{Deserialize, Serialize};
 use seriatim::shards::Shards;
 use seriatim::{
-    ActiveJob, Client, JobError, JobHandler, NewJob, OutOfAttempts, Processor, QueueOptions,
-    RetryPolicy, Running, Schedule, async_trait,
+    ActiveJob, Client, JobError, JobHandler, JobKind, NewJob, OutOfAttempts, Processor,
+    QueueOptions, RetryPolicy, Running, Schedule, async_trait,
 };
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::task::JoinHandle;
@@ -52,6 +52,28 @@ struct Order {
     cents: i64,
 }
 
+impl JobKind for Order {
+    const NAME: &'static str = "order";
+    const QUEUE: &'static str = "orders";
+
+    fn group(&self) -> Option<String> {
+        Some(group(self.customer))
+    }
+}
+
+/// Says to a customer that an order was booked.
+#[derive(Serialize, Deserialize)]
+struct Booked(u32);
+
+impl JobKind for Booked {
+    const NAME: &'static str = "order.booked";
+    const QUEUE: &'static str = "webhooks";
+
+    fn group(&self) -> Option<String> {
+        Some(group(self.0))
+    }
+}
+
 /// Books an order, in the transaction of its job, and enqueues the webhook.
 struct Book;
 
@@ -77,9 +99,7 @@ impl JobHandler for Book {
             .bind(cents)
             .execute(&mut *tx)
             .await?;
-        let webhook =
-            NewJob::new("webhooks", &customer).group(group(customer)).name("order.booked");
-        seriatim::enqueue(&mut *tx, webhook).await?;
+        seriatim::enqueue(&mut *tx, &Booked(customer)).await?;
         Ok(())
     }
 }
@@ -89,11 +109,12 @@ struct Call;
 
 #[async_trait]
 impl JobHandler for Call {
-    type Data = u32;
+    type Data = Booked;
     type Output = ();
     type Error = JobError;
 
-    async fn handle(&self, job: &mut ActiveJob, customer: u32) -> Result<(), JobError> {
+    async fn handle(&self, job: &mut ActiveJob, booked: Booked) -> Result<(), JobError> {
+        let Booked(customer) = booked;
         sleep(Duration::from_millis(100)).await;
         if customer == LIMITED && job.snoozes() == 0 {
             let until = Utc::now() + RETRY_AFTER;
@@ -163,11 +184,11 @@ pub(super) async fn open(shards: &Shards, witness: Option<&Witness>) -> Result<S
     let mistyped = NewJob::new("weebhooks", &DELAYED).group(group(DELAYED));
     client.enqueue(of(DELAYED), mistyped).await?;
     let retry = |attempts| RetryPolicy::new(attempts).base(Duration::from_secs(1));
-    let orders = QueueOptions::new("orders")
+    let orders = QueueOptions::new(Order::QUEUE)
         .concurrency(6)
         .retry(retry(4))
         .out_of_attempts(OutOfAttempts::Halt);
-    let webhooks = QueueOptions::new("webhooks").concurrency(4).retry(retry(5));
+    let webhooks = QueueOptions::new(Booked::QUEUE).concurrency(4).retry(retry(5));
     let report = || NewJob::new("reports", &()).group(REPORTS).name("report");
     let nightly = Schedule::cron("close the day", "0 3 * * *", "Europe/Berlin").job(report());
     let (_, of_reports) = shards.of_group(REPORTS);
@@ -251,7 +272,7 @@ async fn keep_ordering(pool: PgPool, customers: Vec<u32>, witness: Option<Witnes
 }
 
 fn order(customer: u32, cents: i64) -> NewJob {
-    NewJob::new("orders", &Order { customer, cents }).group(group(customer)).name("order")
+    NewJob::of(&Order { customer, cents })
 }
 
 fn group(customer: u32) -> String {
