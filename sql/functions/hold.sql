@@ -40,5 +40,7 @@ begin
   -- A receive in this transaction passes its own locks: it must not find this job.
   where not for_handler or set_config('lock_timeout', '0', true) = '0'
     and set_config('seriatim.held', held_job.queue, true) is not null;
-  lost := pid is null and not {schema}.has_claim(of_job, with_token);
+  if pid is null then
+    lost := not {schema}.has_claim(of_job, with_token);
+  end if;
 end $$;

@@ -95,7 +95,7 @@ impl Kinds {
         }
     }
 
-    /// Returns the policy of a kind; `None` if it has none of its own.
+    /// Returns the policy of a kind; `None` if the queue's policy applies.
     pub(crate) fn retry(&self, kind: Option<&str>) -> Option<RetryPolicy> {
         self.handlers.get(kind?)?.retry()
     }

@@ -181,7 +181,7 @@ impl ClaimedTurn {
             let handled = begun.elapsed();
             self.handled += handled;
             self.queue.time_slice.record(handled, handled);
-            let unrecorded = self.decide_success(result);
+            let unrecorded = Unrecorded::from(result);
             // The next job would begin before the database says that the group is paused.
             pending.last |= job.rests.load(Ordering::Relaxed);
             let stays = !pending.last && !signals.lost.is_cancelled() && self.stays(&unrecorded);

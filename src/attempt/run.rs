@@ -131,7 +131,7 @@ impl ClaimedTurn {
         drop(permit);
         let handled = before.elapsed();
         self.handled += handled;
-        let unrecorded = self.decide_success(result);
+        let unrecorded = Unrecorded::from(result);
         let (end, conn) = self.settle(job, &signals, unrecorded, clean).await;
         self.queue.time_slice.record(handled, begun.elapsed());
         match end {

@@ -14,16 +14,6 @@ use crate::liveness::context::Context;
 use crate::store::{AfterSettle, AttemptNumber, PINNED_PLANS, UnrecordedSuccess};
 
 impl ClaimedTurn {
-    /// Decides the outcome of a success. Another outcome is decided with the record, which also
-    /// reads a request to cancel the job.
-    pub(crate) fn decide_success(&self, result: RunResult) -> Unrecorded {
-        if matches!(result, RunResult::Succeeded(_)) {
-            Unrecorded::Outcome(self.decide(self.attempted(), result, &AtFailure::default()))
-        } else {
-            Unrecorded::Result(result)
-        }
-    }
-
     /// Settles in the transaction that holds the job. An error returns the part that must be
     /// recorded on another connection.
     pub(crate) async fn settle_in_hold(

@@ -228,6 +228,17 @@ pub(crate) enum Unrecorded {
     EarlierOnly,
 }
 
+impl From<RunResult> for Unrecorded {
+    /// A success has its outcome. Another outcome is decided with the record, which also reads a
+    /// request to cancel the job.
+    fn from(result: RunResult) -> Self {
+        match result {
+            RunResult::Succeeded(result) => Self::Outcome(Outcome::Succeeded { result }),
+            other => Self::Result(other),
+        }
+    }
+}
+
 impl Unrecorded {
     /// Returns what is left to record if the transaction of the hold did not commit: a result that
     /// stands only with the handler's writes is a failure, another one is recorded as decided.

@@ -133,7 +133,6 @@ async fn round(scene: &Scene, conn: &mut PgConnection, name: &str, mode: &str) -
             meter.check(conn, "settle of many", [100, 250]).await;
             run(conn, "rollback to recorded").await;
         }
-        // As if no job followed, so that it tries to retire.
         let settled = store.settle(conn, claim, &outcome, KEEP).await;
         settled.unwrap();
         meter.check(conn, "settle", [60, 200]).await;

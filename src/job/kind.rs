@@ -44,7 +44,7 @@ use crate::job::retry::RetryPolicy;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a kind of job",
-    label = "the data of a job, whose kind is not said",
+    label = "this type does not name a kind of job",
     note = "implement `seriatim::JobKind` for it, or use `NewJob::new(queue, &data)` and a handler without `Kinds`"
 )]
 pub trait JobKind: Serialize + DeserializeOwned + Send {
@@ -56,23 +56,23 @@ pub trait JobKind: Serialize + DeserializeOwned + Send {
     /// Earlier names: its handler runs jobs that were enqueued under these too. Default none.
     const ALIASES: &'static [&'static str] = &[];
 
-    /// Returns the group in which the job keeps its order. Default `None`: its job runs beside all
-    /// others.
+    /// Returns the group in which the job keeps its order. Default `None`: the job keeps no order,
+    /// and runs in parallel with any other job.
     fn group(&self) -> Option<String> {
         None
     }
 
     /// Returns how long an attempt may take, instead of the queue's
     /// [timeout](crate::QueueOptions::timeout). It is stored with each job
-    /// ([`NewJob::timeout`]). Default `None`: the queue's.
+    /// ([`NewJob::timeout`]). Default `None`: the queue's timeout.
     fn timeout() -> Option<Duration> {
         None
     }
 
     /// Returns how often a job is tried, and how long it waits in between, instead of the queue's
     /// [policy](crate::QueueOptions::retry). The number of attempts is stored with each job
-    /// ([`NewJob::max_attempts`]); the waits are those of the process that runs it. A backoff
-    /// that is stored for the queue goes before these waits. Default `None`: the queue's.
+    /// ([`NewJob::max_attempts`]). The process that runs the job computes the waits, unless a
+    /// backoff is stored for the queue. Default `None`: the queue's policy.
     fn retry() -> Option<RetryPolicy> {
         None
     }

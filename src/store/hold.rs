@@ -247,9 +247,7 @@ impl Store {
             Some(_) => self.query(&CLEAR_GROUP).bind(claim.token),
             None => self.query(&CLEAR_UNGROUPED).bind(claim.job).bind(claim.token),
         };
-        // A handler may have deallocated the driver's statements.
-        let clear_suspicion = clear_suspicion.bind(lease.as_secs_f64()).persistent(false);
-        clear_suspicion.execute(conn).await.map(drop)
+        clear_suspicion.bind(lease.as_secs_f64()).execute(conn).await.map(drop)
     }
 }
 
