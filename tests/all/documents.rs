@@ -290,7 +290,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
 }
 
-/// The block behind `From `sql/functions/…`:` is a part of that file, but for its indent.
+/// The block after `From `sql/functions/…`:` is a part of that file, but for its indent.
 #[test]
 fn the_sql_of_the_protocol_is_what_runs() {
     let text = read("docs/protocol.md");
