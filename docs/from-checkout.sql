@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\x9fc14505d04dddb00316a08f2de1010af6b92a77050bdbbcd2e63e8bb976e9883db5553f015d0373e38e685e268b44d8', 1);
+values (1, 'schema', '\xb61e08eca94ab14f5fee493fe370f68a51ed6cf26b0fc933c61749c4c354882810f0dc121468d0b571b1e61dc1e42c61', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -42,6 +42,28 @@ begin
     alter type adoption add attribute others boolean;
     alter type claim_answer add attribute others boolean;
     alter type claim_scan add attribute others boolean;
+  end if;
+end $$;
+-- Unique keys came last.
+do $$
+begin
+  if to_regclass('unique_key') is null then
+    create table unique_key (
+      queue text not null,
+      scope text not null,
+      until text not null,
+      key text not null,
+      job_id bigint not null,
+      look_at timestamptz not null default clock_timestamp() + interval '10 min',
+      primary key (queue, scope, until, key)
+    ) with (
+      fillfactor = 50,
+      autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+      autovacuum_vacuum_cost_delay = 0
+    );
+    create index unique_key_look on unique_key (look_at);
+    alter table job add unique_key text, add replaced integer not null default 0, add replaced_at timestamptz;
+    alter type explanation add attribute replaced integer, add attribute replaced_at timestamptz;
   end if;
 end $$;
 create table if not exists maintenance (

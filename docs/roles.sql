@@ -31,7 +31,7 @@ grant select on seriatim.migration to seriatim_producer, seriatim_worker, seriat
 -- producers that you do not trust, grant the function alone, made SECURITY DEFINER.
 grant usage on sequence seriatim.job_id_seq to seriatim_producer;
 grant insert (id, queue, group_id, flagged, data, payload, content_type, name, reference, headers, attributes, priority, expires_at, run_at,
-  limit_key, turn_at, max_attempts, timeout_ms, lease_ms, dedup_id, batch_id) on seriatim.job to seriatim_producer;
+  limit_key, turn_at, max_attempts, timeout_ms, lease_ms, dedup_id, batch_id, unique_key) on seriatim.job to seriatim_producer;
 -- For the wake-up: does a worker run this group already, or have many others just come? And for job_status.
 grant select (id, queue, group_id, flagged, status, run_at, turn_at, created_at, expires_at, finished_at)
   on seriatim.job to seriatim_producer;
@@ -44,9 +44,13 @@ grant update (job_id, expires_at) on seriatim.dedup to seriatim_producer;
 grant select (id, sealed_at), insert (name, starts_when, queue, group_id, job) on seriatim.batch to seriatim_producer;
 grant update (sealed_at) on seriatim.batch to seriatim_producer;
 grant insert on seriatim.batch_due to seriatim_producer;
+-- A unique key is claimed with the rights of the schema's owner: it may lock a job that waits, and replace its data.
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
-    jsonb, jsonb, text, bigint),
+    jsonb, jsonb, text, bigint, text, text, text),
+  seriatim.check_unique(text, text, text),
+  seriatim.claim_unique_key(text, text, text, text, text, bigint, timestamptz, jsonb, bytea, text, text, text, timestamptz,
+    integer, bigint, bigint, jsonb, jsonb),
   seriatim.open_batch(text, text, text, jsonb, text), seriatim.check_stored_job(text, text, jsonb),
   seriatim.enqueue_stored(text, text, jsonb, jsonb, text),
   seriatim.seal_batch(bigint), seriatim.join_batch(bigint),
@@ -61,7 +65,7 @@ grant execute on function
 -- jobs: job, cancel, retry, skip, unhalt_group, redrive, purge, release_node, explain.
 grant seriatim_producer to seriatim_worker;
 grant select, insert, update, delete on seriatim.job, seriatim.queue_group, seriatim.cancel_request, seriatim.processor,
-  seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup,
+  seriatim.receive_attempt, seriatim.receiver, seriatim.flag_scan, seriatim.tidy_scan, seriatim.dedup, seriatim.unique_key,
   seriatim.maintenance,
   seriatim.freed_slot, seriatim.upkeep_due to seriatim_worker;
 grant select, insert on seriatim.server, seriatim.operation to seriatim_worker;
@@ -83,7 +87,7 @@ grant execute on all functions in schema seriatim to seriatim_worker;
 -- queue_settings, schedules, job lists of Client::without_data, and selects of these columns.
 grant select (id, queue, group_id, status, flagged, attempts, attempts_forgiven, snoozes, max_attempts, timeout_ms,
   lease_ms, run_at, turn_at, expires_at, lease_until, claim, suspect, claimed_by, last_started_at, finished_at, created_at,
-  content_type, name, reference, limit_key, priority, dedup_id, parked_with, moved_from, batch_id, xmax) on seriatim.job to seriatim_observer;
+  content_type, name, reference, limit_key, priority, dedup_id, unique_key, replaced, replaced_at, parked_with, moved_from, batch_id, xmax) on seriatim.job to seriatim_observer;
 grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_at, suspect, claimed_by, aging_priority,
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;

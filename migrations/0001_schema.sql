@@ -15,7 +15,7 @@
 --
 -- `queue` and `group_setting` hold what must be the same for the whole fleet. A queue or a group
 -- without a row has the defaults. Producers read them without a lock. They write `dedup` only for
--- jobs with a deduplication id.
+-- jobs with a deduplication id, and `unique_key` only for jobs with a unique key.
 --
 -- Beside these: schedules and batches, which enqueue jobs by themselves; operators' changes and
 -- move tasks; counts for metrics; the queues and keys of SQS clients. The types at the end are what
@@ -78,6 +78,9 @@ create table job (
   finished_at timestamptz,
   created_at timestamptz not null default now(),
   dedup_id text,
+  unique_key text,                             -- for people: the key's row says whose it is
+  replaced integer not null default 0,         -- how often an enqueue with its unique key did so
+  replaced_at timestamptz,
   parked_with bigint,                          -- the failed job that it was parked with
   data jsonb,
   payload bytea,                               -- raw bytes instead of JSON
@@ -438,6 +441,25 @@ create table dedup (
 );
 create index dedup_expires on dedup (expires_at);
 
+-- An enqueue with a unique key locks its row here, and then looks at the job that the row names:
+-- does it wait for its start, or has it not ended (sql/functions/unique.sql)? A row of an ended job
+-- means nothing, and goes some time.
+create table unique_key (
+  queue text not null,
+  scope text not null,                         -- the group's hash if the key is the group's
+  until text not null,                         -- 'start' or 'end' of its job
+  key text not null,
+  job_id bigint not null,
+  look_at timestamptz not null default clock_timestamp() + interval '10 min',
+  primary key (queue, scope, until, key)
+) with (
+  -- Each enqueue with the key writes it.
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0
+);
+create index unique_key_look on unique_key (look_at);
+
 -- What a receive attempt id was answered with.
 create table receive_attempt (
   queue text not null,
@@ -705,6 +727,8 @@ create type explanation as (
   unserved text[],                             -- no living processor serves the queue; these are served
   parked bigint,
   parked_since timestamptz,
+  replaced integer,                            -- how often the job's data was, and when last
+  replaced_at timestamptz,
   has_parked boolean,
   queue_paused boolean,
   processor bigint,

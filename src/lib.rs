@@ -426,6 +426,7 @@ pub use job::progress::Progress;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::retry::RetryPolicy;
 pub use job::schedule::{Missed, Overlap, Schedule};
+pub use job::unique::Unique;
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use processor::builder::ProcessorBuilder;
 pub use processor::processor::Processor;

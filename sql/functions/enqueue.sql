@@ -1,14 +1,16 @@
 -- Enqueues a job. One insert, which locks and waits for nothing, at any isolation level (P5); with
--- a deduplication id it waits for an open transaction that has the same one. Usable from triggers.
--- Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing and returns
--- the first job's id. With `batch` it joins one that is not sealed; a duplicate joins none.
+-- a deduplication id or a unique key it waits for an open transaction that has the same one. Usable
+-- from triggers. Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing
+-- and returns the first job's id. With `batch` it joins one that is not sealed; a duplicate joins
+-- none.
 create or replace function enqueue(
   queue text, data jsonb, group_id text default null, delay interval default null,
   run_at timestamptz default null, name text default null, reference text default null,
   priority integer default 0, expires_at timestamptz default null, max_attempts integer default null,
   dedup_id text default null, payload bytea default null, content_type text default null,
   headers jsonb default null, attributes jsonb default null, limit_key text default null,
-  batch bigint default null
+  batch bigint default null, unique_key text default null, unique_mode text default 'until_start',
+  unique_scope text default 'queue'
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -29,7 +31,11 @@ begin
   perform check_name('name', enqueue.name, {job_name_limit});
   perform check_name('reference', enqueue.reference, {reference_limit});
   perform check_name('deduplication id', once, {dedup_limit});
+  perform check_name('unique key', enqueue.unique_key, {dedup_limit});
   perform check_name('content type', enqueue.content_type, {content_type_limit});
+  if enqueue.unique_key is not null then
+    perform check_unique(unique_mode, unique_scope, of_group);
+  end if;
   if (its_data is null) = (its_payload is null)
     or enqueue.content_type is not null and its_payload is null
   then
@@ -63,6 +69,9 @@ begin
   elsif enqueue.limit_key is not null and of_group is null then
     raise exception 'the job has a limit key and no group' using errcode = '22023',
       hint = 'Pass a group_id as well: the group is its order, the key its concurrency.';
+  elsif enqueue.unique_key is not null and once is not null then
+    raise exception 'the job has a unique key and a deduplication id' using errcode = '22023',
+      hint = 'Pass one of them: the key counts while its job waits, the id for a window of time.';
   elsif jsonb_typeof(enqueue.attributes) <> 'object' then
     raise exception 'the attributes are no object' using errcode = '22023',
       hint = 'Pass them as in {"color": {"DataType": "String", "StringValue": "red"}}.';
@@ -81,25 +90,32 @@ begin
     clock_timestamp() + coalesce(delay, make_interval(secs => setting.delay_ms / 1000.0)), now());
   id := nextval('job_id_seq');
   duplicate := false;
-  if once is null and setting.dedup_by_content then
-    once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
-  end if;
-  if once is not null then
-    first_job := claim_dedup_id(of_queue, of_group, once, enqueue.id);
-    if first_job <> enqueue.id then
-      id := first_job;
-      duplicate := true;
-      return next;
-      return;
+  if enqueue.unique_key is not null then
+    first_job := claim_unique_key(of_queue, of_group, enqueue.unique_key, unique_mode, unique_scope,
+      enqueue.id, due_at, its_data, its_payload, enqueue.content_type, enqueue.name, enqueue.reference,
+      expiry, enqueue.max_attempts, null, null, nullif(enqueue.headers, '{}'),
+      nullif(enqueue.attributes, '{}'));
+  else
+    if once is null and setting.dedup_by_content then
+      once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
     end if;
+    if once is not null then
+      first_job := claim_dedup_id(of_queue, of_group, once, enqueue.id);
+    end if;
+  end if;
+  if first_job <> enqueue.id then
+    id := first_job;
+    duplicate := true;
+    return next;
+    return;
   end if;
 
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
-    expires_at, max_attempts, dedup_id, headers, attributes, limit_key, batch_id, run_at, turn_at)
+    expires_at, max_attempts, dedup_id, unique_key, headers, attributes, limit_key, batch_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type,
-    enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once,
+    enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, enqueue.unique_key,
     nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'),
     enqueue.limit_key, case when enqueue.batch is not null then join_batch(enqueue.batch) end, due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}

@@ -50,8 +50,9 @@ begin
   return deleted;
 end $$;
 
--- Deletes up to `n` deduplication ids whose window has ended, and as many old receive attempts. An
--- id that a transaction is renewing stays. Returns the larger number.
+-- Deletes up to `n` deduplication ids whose window has ended, as many old receive attempts, and
+-- unique keys of jobs that have ended. A row that a transaction is renewing stays. Returns the largest
+-- number.
 --
 -- Locks: the rows FOR UPDATE, skips.
 create or replace function forget_expired(n bigint) returns bigint
@@ -67,7 +68,7 @@ begin
     select a.ctid from receive_attempt a where a.expires_at <= clock_timestamp()
     order by a.expires_at limit n for update skip locked));
   get diagnostics attempts = row_count;
-  return greatest(ids, attempts);
+  return greatest(ids, attempts, forget_unique_keys(n));
 end $$;
 
 -- Carries out requests to cancel jobs that no handler will see, as they are queued or parked, and

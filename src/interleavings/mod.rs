@@ -42,6 +42,7 @@ mod strict;
 mod support;
 mod suspicion;
 mod sweeps;
+mod unique_keys;
 mod upgrades;
 mod verbs;
 mod wake_ups;

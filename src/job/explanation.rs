@@ -28,6 +28,11 @@ pub struct JobExplanation {
     pub reason: Reason,
     /// The batch that it is of ([`Client::batch`](crate::Client::batch)).
     pub batch: Option<i64>,
+    /// How often an enqueue with its unique key replaced its data
+    /// ([`Unique::replace`](crate::Unique::replace)).
+    pub replaced: u32,
+    /// When one did so last.
+    pub replaced_at: Option<DateTime<Utc>>,
     /// The number of unfinished jobs behind it in its group.
     pub behind: BoundedCount,
     /// Since when a request to cancel it is pending; its handler has been told.

@@ -36,6 +36,9 @@ pub(crate) struct Facts {
     pub(crate) timeout_at: Option<DateTime<Utc>>,
     pub(crate) progress: Option<Progress>,
     pub(crate) batch: Option<i64>,
+    /// How often an enqueue with its unique key replaced the job's data, and when last.
+    pub(crate) replaced: u32,
+    pub(crate) replaced_at: Option<DateTime<Utc>>,
     pub(crate) behind: u64,
     pub(crate) before: u64,
     pub(crate) in_flight: u64,
@@ -68,6 +71,8 @@ impl Facts {
             status,
             reason,
             batch: self.batch,
+            replaced: self.replaced,
+            replaced_at: self.replaced_at,
             behind: BoundedCount::new(self.behind),
             cancel_requested_at: self.cancel_requested_at,
             unserved: self.unserved.map(|served| Unserved { served }),

@@ -23,10 +23,13 @@ pub enum Enqueued {
         /// The job's id. Within a group jobs run in the order of their ids.
         id: i64,
     },
-    /// A job with the same deduplication id was enqueued within the window: nothing was written.
+    /// A job with the same deduplication id was enqueued within the window, or a job has the same
+    /// [unique key](crate::Unique): no job was written. With
+    /// [`Unique::replace`](crate::Unique::replace) and
+    /// [`Unique::debounce`](crate::Unique::debounce) that job has the new data now.
     Duplicate {
-        /// The id of that first job, which may have ended or been deleted meanwhile. It may be of
-        /// another group.
+        /// The id of that first job. It may be of another group. After a window it may have ended
+        /// or been deleted meanwhile.
         id: i64,
     },
 }
@@ -144,6 +147,12 @@ pub struct Job {
     pub lease: Option<Duration>,
     /// The deduplication id of its enqueue, given or computed from its content.
     pub dedup_id: Option<String>,
+    /// The [unique key](crate::Unique) of its enqueue.
+    pub unique_key: Option<String>,
+    /// How often an enqueue with its unique key replaced its data.
+    pub replaced: u32,
+    /// When one did so last.
+    pub replaced_at: Option<DateTime<Utc>>,
     /// The batch that it is of ([`NewJob::batch`](crate::NewJob::batch)).
     pub batch: Option<i64>,
     /// The output of the handler, once the job has succeeded.
@@ -196,6 +205,9 @@ impl fmt::Debug for Job {
             .field("expires_at", &self.expires_at)
             .field("lease", &self.lease)
             .field("dedup_id", &self.dedup_id)
+            .field("unique_key", &self.unique_key)
+            .field("replaced", &self.replaced)
+            .field("replaced_at", &self.replaced_at)
             .field("batch", &self.batch)
             .field("result", &self.result.as_ref().map(|_| Redacted))
             .field("error", &self.error)

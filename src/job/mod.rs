@@ -49,5 +49,6 @@ pub(crate) mod shard;
 pub(crate) mod stall;
 mod stored_job;
 pub(crate) mod trace_parent;
+pub(crate) mod unique;
 pub(crate) mod waits;
 pub(crate) mod words;

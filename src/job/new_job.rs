@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::job::headers::{self, Headers};
 use crate::job::json::{DEPTH_LIMIT, depth, has_nul};
 use crate::job::name;
 use crate::job::retry::MAX_DELAY;
+use crate::job::unique::{Unique, UniqueMode};
 
 /// A job to be enqueued: `NewJob::new("postings", &data).group("account-42")`.
 ///
@@ -145,15 +147,17 @@ enum Dedup {
     Unsaid,
     Id(String),
     Content,
+    Key(Unique),
 }
 
 impl Dedup {
-    /// Returns the id, if the producer gave one, and whether the content is the id.
-    fn stored(self) -> (Option<String>, bool) {
+    /// Returns the id, if the producer gave one, whether the content is the id, and the unique key.
+    fn stored(self) -> (Option<String>, bool, Option<Unique>) {
         match self {
-            Self::Unsaid => (None, false),
-            Self::Id(id) => (Some(id), false),
-            Self::Content => (None, true),
+            Self::Unsaid => (None, false, None),
+            Self::Id(id) => (Some(id), false, None),
+            Self::Content => (None, true, None),
+            Self::Key(unique) => (None, false, Some(unique)),
         }
     }
 }
@@ -398,6 +402,22 @@ impl NewJob {
         self
     }
 
+    /// Enqueues the job only if no other job has this [unique key](Unique), until that one starts
+    /// or ends. The key has 1 to 128 characters; default none. Replaces
+    /// [`dedup_id`](Self::dedup_id) and [`dedup_by_content`](Self::dedup_by_content); the queue's
+    /// own deduplication by content does not count for the job.
+    ///
+    /// While another transaction that enqueues with the same key is open, an enqueue waits for its
+    /// end; with other keys, and without one, it never waits. If the job that has the key is locked
+    /// for a moment, the enqueue looks again for up to 16 ms, and then takes that job as started.
+    /// Transactions that enqueue the same keys in opposite orders can deadlock; one statement sorts
+    /// its keys. An enqueue with a key needs a transaction at READ COMMITTED: any other cannot see
+    /// whether a job has started since.
+    pub fn unique(mut self, unique: Unique) -> Self {
+        self.dedup = Dedup::Key(unique);
+        self
+    }
+
     /// Lets the job join a batch ([`Client::open_batch`](crate::Client::open_batch)) that is not
     /// sealed. Default none. Producers that join the same batch do not wait for each other, nor for
     /// a seal. A [duplicate](crate::Enqueued::Duplicate) joins none.
@@ -438,13 +458,15 @@ impl NewJob {
         let out_of_range =
             |field, value, range| EnqueueError::OutOfRange { index, field, value, range };
         name::check_queue(&queue).map_err(bad_name)?;
-        let (dedup_id, dedup_by_content) = dedup.stored();
+        let (dedup_id, dedup_by_content, unique) = dedup.stored();
+        let unique_key = unique.as_ref().map(|unique| unique.key.clone());
         let texts = [
             ("group", &group, name::GROUP_LIMIT),
             ("limit key", &limit_key, name::GROUP_LIMIT),
             ("job", &name, name::JOB_NAME_LIMIT),
             ("reference", &reference, name::REFERENCE_LIMIT),
             ("deduplication id", &dedup_id, name::DEDUP_LIMIT),
+            ("unique key", &unique_key, name::DEDUP_LIMIT),
         ];
         for (field, text, limit) in texts {
             let text = text.as_deref();
@@ -452,6 +474,10 @@ impl NewJob {
         }
         if let (Some(key), None) = (&limit_key, &group) {
             return Err(out_of_range("limit_key", key.clone(), "only of a job with a group"));
+        }
+        if let (Some(Unique { key, in_group: true, .. }), None) = (&unique, &group) {
+            let range = "in its group only of a job with a group";
+            return Err(out_of_range("unique", key.clone(), range));
         }
         let headers = check_headers(&headers, index)?;
         let attributes = check_attributes(attributes.0, index)?;
@@ -497,6 +523,7 @@ impl NewJob {
             priority: priority.into(),
             dedup_id,
             dedup_by_content,
+            unique,
             batch,
         })
     }
@@ -583,6 +610,9 @@ fn check_attributes(
     Ok(Some(json))
 }
 
+/// The queue, the group if it is the group's, the text, and whether it counts until its job ends.
+pub(crate) type UniqueKey = (String, Option<String>, String, bool);
+
 /// A [`NewJob`] that the database will accept.
 #[derive(Debug)]
 pub(crate) struct CheckedJob {
@@ -604,10 +634,36 @@ pub(crate) struct CheckedJob {
     pub(crate) priority: i16,
     pub(crate) dedup_id: Option<String>,
     pub(crate) dedup_by_content: bool,
+    pub(crate) unique: Option<Unique>,
     pub(crate) batch: Option<i64>,
 }
 
 impl CheckedJob {
+    /// Returns what identifies the job's unique key; `None` if it has none.
+    pub(crate) fn key(&self) -> Option<UniqueKey> {
+        let Unique { key, mode, in_group } = self.unique.clone()?;
+        let group = if in_group { self.group.clone() } else { None };
+        Some((self.queue.clone(), group, key, mode == UniqueMode::UntilEnd))
+    }
+
+    /// Takes what a later enqueue with the same unique key replaces.
+    pub(crate) fn replace_with(&mut self, later: Self) {
+        let mode = |job: &Self| job.unique.as_ref().map(|unique| unique.mode);
+        let debounces = mode(&later) == Some(UniqueMode::Debounce);
+        if !debounces && mode(&later) != Some(UniqueMode::Replace) {
+            return;
+        }
+        let was = replace(self, later);
+        if mode(&was) == Some(UniqueMode::Debounce) {
+            self.unique = was.unique;
+        }
+        if !debounces {
+            (self.delay, self.run_at) = (was.delay, was.run_at);
+        }
+        (self.group, self.limit_key) = (was.group, was.limit_key);
+        (self.priority, self.batch) = (was.priority, was.batch);
+    }
+
     /// Returns about how many bytes the job has in the statement that inserts it.
     pub(crate) fn size(&self) -> usize {
         let data = match &self.content {
@@ -615,6 +671,7 @@ impl CheckedJob {
             JobData::Bytes { bytes, .. } => bytes.len(),
         };
         let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let key = self.unique.as_ref().map_or(0, |unique| unique.key.len());
         let texts = [
             &self.group,
             &self.limit_key,
@@ -624,7 +681,7 @@ impl CheckedJob {
             &self.attributes,
             &self.dedup_id,
         ];
-        data + self.queue.len() + texts.into_iter().map(len).sum::<usize>()
+        data + key + self.queue.len() + texts.into_iter().map(len).sum::<usize>()
     }
 }
 

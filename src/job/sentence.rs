@@ -35,6 +35,10 @@ impl fmt::Display for JobExplanation {
         if let Some(batch) = self.batch {
             write!(f, " It is of batch {batch}.")?;
         }
+        if let Some(at) = self.replaced_at {
+            let times = counted(self.replaced.into(), "time");
+            write!(f, " Its data was replaced {times}, last at {}.", clock_time(&at))?;
+        }
         write_cancel(f, self.cancel_requested_at.as_ref())?;
         write_unserved(f, queue, self.unserved.as_ref())?;
         write_standby(f, self.standby_at.as_ref())?;

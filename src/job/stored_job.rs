@@ -34,6 +34,7 @@ pub(crate) fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
         priority,
         dedup_id,
         dedup_by_content,
+        unique,
         batch,
     } = job;
     if run_at.is_some() {
@@ -46,6 +47,9 @@ pub(crate) fn stored_job(job: CheckedJob) -> Result<String, &'static str> {
     }
     if dedup_id.is_some() || dedup_by_content {
         return Err("its job has a deduplication id, and is made in any case: leave it out");
+    }
+    if unique.is_some() {
+        return Err("its job has a unique key, and is made in any case: leave it out");
     }
     if batch.is_some() {
         return Err("its job is to join a batch of its own, which may be sealed by then");

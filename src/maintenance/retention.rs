@@ -11,7 +11,8 @@ const BATCH: i64 = 500;
 /// Bounds the transactions of one round.
 const BATCHES: usize = 20;
 
-/// Deletes deduplication ids whose window has ended, in small batches.
+/// Deletes deduplication ids whose window has ended, and unique keys of ended jobs, in small
+/// batches.
 pub(crate) async fn forget_expired(
     store: &Store,
     conn: &mut PgConnection,

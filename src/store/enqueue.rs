@@ -1,6 +1,7 @@
 //! Enqueue: producers only insert (P5).
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::mem::take;
 use std::slice;
 
@@ -33,8 +34,9 @@ statements! {
 
 /// One INSERT for one job, or for any number; the first of each group is flagged.
 ///
-/// Locks only its own rows and, for jobs with a deduplication id, the rows of these ids. Reads
-/// nothing else that it could wait for, and cannot conflict (P5). The wake-up is a hint: sent once
+/// Locks only its own rows, for jobs with a deduplication id or a unique key the rows of these, and
+/// jobs that have such a key. Reads nothing else that it could wait for, and cannot conflict (P5).
+/// The wake-up is a hint: sent once
 /// per queue, if an unlocked read shows an idle group (at SERIALIZABLE: always).
 fn insert(names: &Names, many: bool, notify: bool) -> String {
     let mut inserted = InsertStatement::new();
@@ -127,13 +129,19 @@ settings! {
     attributes: "text", Column::By("i.attributes::jsonb"), |job| job.attributes.take();
     limit_key: "text", Column::Own, |job| job.limit_key.take();
     batch_id: "int8", Column::Own, |job| job.batch;
+    unique_mode: "text", Column::No, |job| job.unique.as_ref().map(|unique| unique.mode.as_str());
+    unique_scope: "text", Column::No, |job| job.unique.as_ref().map(|unique| {
+        if unique.in_group { "group" } else { "queue" }
+    });
+    unique_key: "text", Column::Own, |job| job.unique.take().map(|unique| unique.key);
 }
 
 const RUN_AT: &str = "coalesce(i.run_at, clock_timestamp() \
     + make_interval(secs => coalesce(i.delay, q.delay_ms / 1000.0)), now())";
 const EXPIRES_AT: &str =
     "coalesce(i.expires_at, clock_timestamp() + make_interval(secs => i.time_to_live))";
-const DEDUP_ID: &str = "coalesce(i.dedup_id, case when i.by_content or q.dedup_by_content \
+const DEDUP_ID: &str = "coalesce(i.dedup_id, case when i.unique_key is null \
+    and (i.by_content or q.dedup_by_content) \
     then encode(sha256(coalesce(i.payload, convert_to(i.data::jsonb::text, 'UTF8'))), 'hex') end)";
 
 /// The settings as given. Each job has an id, drawn before anything can change the order of the
@@ -158,7 +166,7 @@ fn input(names: &Names, many: bool) -> SelectStatement {
 /// The columns, by the settings of the job and of its queue, which are read without a lock.
 fn given(names: &Names, many: bool) -> SelectStatement {
     let mut given = select();
-    given.expr(sql("i.id"));
+    given.exprs(["i.id", "i.unique_mode", "i.unique_scope"].map(sql));
     for Setting { name, column, .. } in SETTINGS {
         match column {
             Column::No => &mut given,
@@ -173,26 +181,34 @@ fn given(names: &Names, many: bool) -> SelectStatement {
         sql("q.name = i.queue"),
     );
     if many {
-        // Jobs with deduplication ids come one after the other in an order of their own, so that
-        // two statements do not wait for each other's ids; of jobs with the same id the first one
-        // counts.
-        let may_repeat = "i.dedup_id is not null or i.by_content or q.dedup_by_content";
+        // Jobs with deduplication ids or unique keys come one after the other in an order of their
+        // own, so that two statements do not wait for each other's; of jobs with the same id the
+        // first one counts.
+        let may_repeat = "i.dedup_id is not null or i.by_content or q.dedup_by_content \
+            or i.unique_key is not null";
+        let key =
+            "case when i.unique_mode = 'until_end' then 'end ' else 'start ' end || i.unique_key";
+        let in_group = "q.dedup_scope = 'group' or i.unique_scope = 'group'";
         given
             .exprs(["i.leads", "i.place"].map(sql))
             .order_by_expr(sql(format!("case when {may_repeat} then i.queue end")), Order::Asc)
-            .order_by_expr(sql(DEDUP_ID), Order::Asc)
-            .order_by_expr(sql("case when q.dedup_scope = 'group' then i.group_id end"), Order::Asc)
+            .order_by_expr(sql(format!("coalesce({key}, {DEDUP_ID})")), Order::Asc)
+            .order_by_expr(sql(format!("case when {in_group} then i.group_id end")), Order::Asc)
             .order_by_expr(sql("i.place"), Order::Asc);
     }
     given
 }
 
-/// `first`: whose id it is, the job's own if it has no deduplication id or is the first with it.
+/// `first`: whose id or key it is, the job's own if it has none or is the first with it.
 fn entry(names: &Names, many: bool) -> SelectStatement {
-    let claim_dedup_id = names.quoted("claim_dedup_id");
+    let [claim_dedup_id, claim_unique_key] =
+        ["claim_dedup_id", "claim_unique_key"].map(|function| names.quoted(function));
     let first = format!(
-        "case when n.dedup_id is null then n.id \
-         else {claim_dedup_id}(n.queue, n.group_id, n.dedup_id, n.id) end"
+        "case when n.dedup_id is not null then {claim_dedup_id}(n.queue, n.group_id, n.dedup_id, n.id) \
+         when n.unique_key is not null then {claim_unique_key}(n.queue, n.group_id, n.unique_key, \
+           n.unique_mode, n.unique_scope, n.id, n.run_at, n.data, n.payload, n.content_type, n.name, \
+           n.reference, n.expires_at, n.max_attempts, n.timeout_ms, n.lease_ms, n.headers, n.attributes) \
+         else n.id end"
     );
     let given = given(names, many);
     select().expr(sql("n.*")).expr_as(sql(first), "first").from_subquery(given, "n").to_owned()
@@ -273,6 +289,41 @@ fn column<T>(
 
 fn value<T>(job: &mut CheckedJob, take: impl Fn(&mut CheckedJob) -> Option<T>) -> Option<T> {
     take(job)
+}
+
+/// A job that was left out of a statement, as an earlier one of it has the same unique key.
+struct Repeat {
+    place: usize,
+    /// The place of the earlier job.
+    of: usize,
+}
+
+/// Leaves out jobs whose unique key an earlier one has: the database's look at that job would come
+/// before its insert. The earlier job gets what an enqueue after it would have replaced.
+fn fold_repeats(jobs: &mut Vec<CheckedJob>) -> Vec<Repeat> {
+    if jobs.len() < 2 || jobs.iter().all(|job| job.unique.is_none()) {
+        return Vec::new();
+    }
+    let (mut repeats, mut kept) = (Vec::new(), Vec::<(usize, CheckedJob)>::new());
+    let mut keys = HashMap::<_, usize>::new();
+    for (place, job) in take(jobs).into_iter().enumerate() {
+        let had = job.key().and_then(|key| match keys.entry(key) {
+            Entry::Occupied(had) => Some(*had.get()),
+            Entry::Vacant(free) => {
+                free.insert(kept.len());
+                None
+            }
+        });
+        match had.and_then(|at| kept.get_mut(at)) {
+            Some((of, first)) => {
+                repeats.push(Repeat { place, of: *of });
+                first.replace_with(job);
+            }
+            None => kept.push((place, job)),
+        }
+    }
+    *jobs = kept.into_iter().map(|(_, job)| job).collect();
+    repeats
 }
 
 /// Returns whether each job is the first of its group: a window over the batch cost the server
@@ -361,6 +412,7 @@ impl Store {
     ) -> Result<Vec<Enqueued>, sqlx::Error> {
         let (one, many) = if notify { (&ONE_NOTIFIED, &MANY_NOTIFIED) } else { (&ONE, &MANY) };
         let enqueueing = Enqueueing::new(jobs.iter().map(|job| &*job.queue));
+        let repeats = fold_repeats(&mut jobs);
         let query = match (jobs.pop(), jobs.is_empty()) {
             (Some(job), true) => bind_one(self.query(one), job),
             (last, _) => {
@@ -369,7 +421,7 @@ impl Store {
             }
         };
         let rows = query.fetch_all(executor).await?;
-        let answers = rows
+        let mut answers = rows
             .iter()
             .map(|row| {
                 let (own, first) = (row.try_get::<i64, _>(0)?, row.try_get(1)?);
@@ -379,6 +431,10 @@ impl Store {
                 })
             })
             .collect::<Result<Vec<_>, sqlx::Error>>()?;
+        for Repeat { place, of } in repeats {
+            let first = answers.get(of).ok_or(sqlx::Error::RowNotFound)?.id();
+            answers.insert(place, Enqueued::Duplicate { id: first });
+        }
         enqueueing.record(answers.iter().map(|of| matches!(of, Enqueued::Duplicate { .. })));
         Ok(answers)
     }

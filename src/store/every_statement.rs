@@ -71,7 +71,7 @@ const RELATIONS: [&str; 17] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 59] = [
+const FUNCTIONS: [&str; 60] = [
     "abort",
     "ack",
     "adopt",
@@ -120,6 +120,7 @@ const FUNCTIONS: [&str; 59] = [
     "unhalt",
     "unpause",
     "claim_dedup_id",
+    "claim_unique_key",
     "suspect_until",
     "extend",
     "is_suspected",

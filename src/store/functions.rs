@@ -50,6 +50,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/checks.sql"),
     include_str!("../../sql/functions/wake_up.sql"),
     include_str!("../../sql/functions/dedup.sql"),
+    include_str!("../../sql/functions/unique.sql"),
     include_str!("../../sql/functions/batch_job.sql"),
     include_str!("../../sql/functions/enqueue.sql"),
     include_str!("../../sql/functions/stored_job.sql"),

@@ -8,7 +8,7 @@ use stateright::Checker;
 
 use crate::ending::{Ends, walk};
 use crate::operator::Request::{
-    Cancel, Move, Redrive, RedriveParked, ReleaseNode, Retry, Skip, Unhalt,
+    Cancel, Duplicate, Move, Redrive, RedriveParked, ReleaseNode, Retry, Skip, Unhalt,
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::size::size;
@@ -299,6 +299,22 @@ fn a_move_to_another_queue_at_any_time() {
     check("a move of a later job", &plain(&[TWO, ONE]).asking(&[Move(1)]));
     check("errors and a move", &errors.asking(&[Move(0)]));
     check("under a lease", &leased(&[ONE, ONE]).asking(&[Move(0)]));
+}
+
+/// An enqueue with the unique key of a job that waits. Its transaction stays open.
+#[test]
+fn a_duplicate_of_a_job_that_waits() {
+    check("of the first job", &plain(&[ONE, ONE]).asking(&[Duplicate(0)]));
+    check("of a later job", &plain(&[TWO]).asking(&[Duplicate(1)]));
+    check("of a follower", &turns(&[TWO]).asking(&[Duplicate(1)]));
+    check("under a lease", &leased(&[ONE, ONE]).asking(&[Duplicate(0)]));
+    check(
+        "beside a receiver",
+        &Protocol { receivers: 2, ..plain(&[ONE, ONE]).asking(&[Duplicate(0)]) },
+    );
+    check("twice, and a cancel", &plain(&[ONE]).asking(&[Duplicate(0), Duplicate(0), Cancel(0)]));
+    let faults = Faults { sessions: 1, ..NO_FAULTS };
+    check("and a session that dies", &Protocol { faults, ..plain(&[ONE]).asking(&[Duplicate(0)]) });
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::checks::{NO_FAULTS, ONE, THREE, TWO, plain, present, stops, turns};
 use crate::ending::walk;
 use crate::mutation::Mutation;
-use crate::operator::Request::{Cancel, Move, ReleaseNode, Retry, Skip};
+use crate::operator::Request::{Cancel, Duplicate, Move, ReleaseNode, Retry, Skip};
 use crate::properties::{
-    ATTEMPTS, AWAKE, ENDS_ONCE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST, ONE_AT_A_TIME, ORDER,
-    STALE,
+    ATTEMPTS, AWAKE, DUPLICATE, ENDS_ONCE, LATE, MOVED, NO_WAIT, NOT_LEFT, NOTHING_LOST,
+    ONE_AT_A_TIME, ORDER, STALE,
 };
 use crate::protocol::{Enqueue, Hold, OutOfAttempts, Protocol};
 use crate::state::Faults;
@@ -185,6 +185,16 @@ fn an_operator_that_does_not_look_again_takes_a_job_that_runs() {
     for mutation in [Mutation::ActWithoutLook, Mutation::LookInTheStatementThatLocks] {
         breaks(mutation, model.clone().asking(&[Cancel(0)]), ENDS_ONCE);
         breaks(mutation, model.clone().asking(&[Move(0)]), ENDS_ONCE);
+    }
+}
+
+#[test]
+fn a_duplicate_of_a_job_that_has_begun_is_lost() {
+    let lost =
+        [Mutation::ActWithoutLook, Mutation::DuplicateWithoutLock, Mutation::ClaimWithoutLock];
+    for mutation in lost {
+        let model = Protocol { hold: Hold::Lease, ..plain(&[ONE]) };
+        breaks(mutation, model.asking(&[Duplicate(0)]), DUPLICATE);
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Mutation {
     RequestWithoutLook,
     /// An operator that has found a job claimed keeps its lock until its transaction ends.
     LookKeepsLock,
+    /// A duplicate of a job that waits gives the job's lock back before it commits.
+    DuplicateWithoutLock,
     /// A move keeps the lock of the job behind the moved one, which it has found claimed.
     MoveKeepsNext,
     /// A lease is extended without a check of its token.

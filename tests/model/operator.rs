@@ -1,5 +1,5 @@
 //! Requests of an operator: cancel, skip, move, retry (and redrive), unhalt, redrive of parked
-//! jobs.
+//! jobs. And the enqueue of a duplicate, by a unique key that a job has until it starts.
 //!
 //! A job that waits and one that runs look the same, and the lock of a claim leaves no new version
 //! of its job's row. So a cancel, a skip and a move lock the job, and then read the group's claim
@@ -24,6 +24,8 @@ pub enum Request {
     RedriveParked,
     /// To another queue.
     Move(u8),
+    /// An enqueue whose unique key the job has.
+    Duplicate(u8),
     /// Releases the node that has the claim: its claims are suspected.
     ReleaseNode,
 }
@@ -98,6 +100,12 @@ impl Protocol {
                     return false;
                 }
                 s.operator = OperatorStep::MoveLock { job };
+            }
+            Request::Duplicate(job) => {
+                if rows.status(job) != Some(Status::Queued) {
+                    return false;
+                }
+                s.operator = OperatorStep::KeyLock { job };
             }
             Request::RedriveParked => {
                 let unit = unit(&rows);
@@ -176,7 +184,26 @@ impl Protocol {
                 s.operator = OperatorStep::Open;
                 return true;
             }
-            OperatorStep::Open => {}
+            // A job that has begun, or whose row is locked, has lost its key: another one is
+            // inserted.
+            OperatorStep::KeyLock { job } => {
+                let waits = |row: &JobRow| row.status == Status::Queued && row.attempts == 0;
+                if s.lock_job(OPERATOR, job).is_some_and(|row| waits(&row)) {
+                    s.operator = OperatorStep::KeyLook { job };
+                    return true;
+                }
+            }
+            OperatorStep::KeyLook { job } => {
+                if self.finds_claimed(&s.snapshot(OPERATOR), job) && !self.acts_at_once() {
+                    return self.give_back(s);
+                }
+                if self.is(Mutation::DuplicateWithoutLock) {
+                    s.rollback(OPERATOR);
+                }
+                s.operator = OperatorStep::Duplicate { job };
+                return true;
+            }
+            OperatorStep::Duplicate { .. } | OperatorStep::Open => {}
             OperatorStep::RetryLock { dead, halted } => {
                 let dead = retry(s, dead);
                 if halted && dead != 0 {

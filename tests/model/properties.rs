@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::protocol::Protocol;
-use crate::state::{Faults, GroupRow, JobRow, Ready, State, Status, each};
+use crate::state::{Faults, GroupRow, JobRow, OperatorStep, Ready, State, Status, each};
 
 pub const ORDER: &str = "P1 order";
 pub const ONE_AT_A_TIME: &str = "P2 one at a time";
@@ -16,6 +16,7 @@ pub const AWAKE: &str = "P8 no group sleeps for a job that is over";
 pub const NOT_LEFT: &str = "P9 no living worker leaves a claim behind";
 
 pub const ENDS_ONCE: &str = "P3 a job that is claimed has not ended";
+pub const DUPLICATE: &str = "P3 a job begins after the commit of its duplicate";
 pub const MOVED: &str = "P2 a job that moved is of one queue";
 
 pub fn all() -> Vec<Property<Protocol>> {
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Property<Protocol>> {
         Property::always(LATE, |_, s: &State| !s.seen.late_write),
         Property::always(NO_WAIT, |_, s: &State| !s.waited),
         Property::always(AWAKE, |_, s: &State| !sleeps_for_nothing(s)),
+        Property::always(DUPLICATE, |_, s| waits_for_its_duplicate(s)),
         Property::always(MOVED, |_, s: &State| !s.seen.ran_moved),
         Property::always(NOT_LEFT, |model: &Protocol, s| has_owner(model, s)),
     ]
@@ -56,6 +58,11 @@ fn is_unfinished_while_claimed(s: &State) -> bool {
     s.rows.current().is_some_and(|current| {
         each(row.jobs & !s.rows.unfinished()).all(|job| job < current && done(job))
     })
+}
+
+/// Returns whether the job of a duplicate that is not committed is not claimed.
+fn waits_for_its_duplicate(s: &State) -> bool {
+    !matches!(s.operator, OperatorStep::Duplicate { job } if s.rows.is_claimed(job))
 }
 
 /// Returns whether each handler that was begun is that of a claim, or counted in its job's row, and

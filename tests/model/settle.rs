@@ -147,7 +147,7 @@ impl Protocol {
     pub fn write_many(&self, s: &mut State, w: usize) -> bool {
         let Some(claim) = s.workers[w].claim else { return false };
         let Some(job) = s.lock_job(w, claim.job) else {
-            s.waited |= s.operator == OperatorStep::Open;
+            s.waited |= matches!(s.operator, OperatorStep::Open | OperatorStep::Duplicate { .. });
             return s.waited;
         };
         s.write_job(w, claim.job, job.ended(Status::Succeeded, true));

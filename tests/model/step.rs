@@ -136,7 +136,8 @@ pub enum Producer {
 }
 
 /// A step of a request. `End` is a cancel or a skip, which leave the job with that status. `Open`:
-/// it has done all, and its transaction stays open.
+/// it has done all, and its transaction stays open. `Duplicate`: it is an enqueue's, which has
+/// found the job waiting, and has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OperatorStep {
     Idle,
@@ -150,6 +151,9 @@ pub enum OperatorStep {
     MoveSee { job: u8 },
     MoveNext { job: u8, next: Option<u8> },
     MoveAway { job: u8, next: Option<u8> },
+    KeyLock { job: u8 },
+    KeyLook { job: u8 },
+    Duplicate { job: u8 },
     Open,
 }
 

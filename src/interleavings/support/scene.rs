@@ -15,8 +15,9 @@ use crate::{QueueOptions, RetryPolicy};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The tables that scripts write to.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "job",
+    "unique_key",
     "queue_group",
     "queue",
     "group_setting",

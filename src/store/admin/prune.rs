@@ -122,8 +122,8 @@ impl Store {
         settled.try_get(0).map(i64::unsigned_abs)
     }
 
-    /// Deletes up to `batch` deduplication ids whose window is over, and as many old receive
-    /// attempts. Returns the larger number.
+    /// Deletes up to `batch` deduplication ids whose window is over, as many old receive attempts,
+    /// and unique keys of ended jobs. Returns the largest number.
     pub(crate) async fn forget_expired(
         &self,
         conn: &mut PgConnection,

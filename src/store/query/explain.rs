@@ -98,6 +98,8 @@ fn facts(row: &PgRow) -> Result<Facts, sqlx::Error> {
             row.try_get("progress_at")?,
         ),
         batch: row.try_get("batch")?,
+        replaced: number("replaced")?.unwrap_or_default(),
+        replaced_at: row.try_get("replaced_at")?,
         behind: count("behind")?,
         before: count("before")?,
         in_flight: count("in_flight")?,

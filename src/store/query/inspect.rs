@@ -38,7 +38,7 @@ statements! {
 const RUNNING_SINCE: &str = "(select c.started_at from {claim_of}(j.queue, j.group_id, j.id) c where j.finished_at is null)";
 
 /// The columns of a job, as `job` reads them.
-const COLUMNS: [&str; 30] = [
+const COLUMNS: [&str; 33] = [
     "j.id",
     "j.queue",
     "j.group_id",
@@ -70,6 +70,9 @@ const COLUMNS: [&str; 30] = [
     "(select p.checkpoint_at from {job_progress} p where p.job_id = j.id and j.status <> 'succeeded')",
     "j.limit_key",
     "j.batch_id",
+    "j.unique_key",
+    "j.replaced",
+    "j.replaced_at",
 ];
 
 /// Jobs as they are now: the attempt that runs is the claim's.
@@ -319,6 +322,9 @@ pub(crate) fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         progress: row.try_get::<Option<Json<_>>, _>(26)?.map(|progress| progress.0),
         checkpoint_at: row.try_get(27)?,
         batch: row.try_get(29)?,
+        unique_key: row.try_get(30)?,
+        replaced: count(row.try_get(31)?),
+        replaced_at: row.try_get(32)?,
         max_attempts: row.try_get::<Option<i32>, _>(8)?.map(count),
         run_at: row.try_get(9)?,
         created_at: row.try_get(10)?,

@@ -149,8 +149,8 @@ async fn prefetched_jobs_are_released_where_they_were_claimed() {
     let kept = enqueue(old.pool(), "leased", "g", "kept").await;
     log.wait_for(1).await;
     pool.set_connect_options(new.url().parse().unwrap());
-    // After each round all slots wait, and jobs that were prefetched meanwhile wait for a slot. On a
-    // late machine none may be: its jobs are not quick.
+    // After each round all slots wait, and jobs that were prefetched meanwhile wait for a slot. On
+    // a late machine none may be: its jobs are not quick.
     let mut passed = 0;
     loop {
         assert!(passed + all / 5 < all, "no prefetched job was released");

@@ -45,6 +45,7 @@ mod testing;
 mod testing_jobs;
 mod time_slices;
 mod undecodable;
+mod unique_keys;
 mod waits;
 mod wake_ups;
 mod weights;

@@ -64,6 +64,7 @@ pub const TABLES: [&str; 29] = [
     "sqs_queue",
     "sqs_secret",
     "tidy_scan",
+    "unique_key",
     "upkeep_due",
 ];
 
@@ -275,6 +276,9 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
          alter type seriatim.claim_answer drop attribute others; \
          alter type seriatim.claim_scan drop attribute others; \
          drop table seriatim.upkeep_due; drop function seriatim.upkeep_at_commit(); \
+         drop table seriatim.unique_key; \
+         alter table seriatim.job drop unique_key, drop replaced, drop replaced_at; \
+         alter type seriatim.explanation drop attribute replaced, drop attribute replaced_at; \
          drop table seriatim.queue_minute";
     for (last, table) in [(21, "select"), (20, before)] {
         let checkout = format!(

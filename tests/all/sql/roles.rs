@@ -10,7 +10,7 @@ use seriatim::receive::Receive;
 use seriatim::testing::{Jobs, TestDatabase};
 use seriatim::{
     Client, ControlError, Hold, JobError, JobStatus, NewBatch, NewJob, OutOfAttempts, Processor,
-    Retention, Schedule,
+    Retention, Schedule, Unique,
 };
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -130,11 +130,17 @@ async fn a_producer_may_only_enqueue() {
         "select seriatim.enqueue('q', '1', 'g')",
         "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2', reference => 'r', priority => 1, max_attempts => 1)",
         "select seriatim.enqueue('q', '1', 'g', dedup_id => 'd2')",
+        "select seriatim.enqueue('q', '1', 'g', unique_key => 'k', unique_mode => 'replace')",
+        "select seriatim.enqueue('q', '2', 'g', unique_key => 'k', unique_mode => 'replace')",
+        "select seriatim.enqueue('q', '3', 'g', unique_key => 'k', unique_mode => 'replace')",
         "select seriatim.enqueue('ungrouped', null, payload => 'x', content_type => 'y', expires_at => now() + interval '1 h')",
     ] {
         sqlx::query(sql).execute(producer).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
-    assert_eq!(jobs_where(pool, "true").await, 7);
+    let unique = NewJob::new("q", &4).group("g").unique(Unique::replace("k"));
+    assert!(client.enqueue(producer, unique).await.unwrap().is_duplicate());
+    assert_eq!(jobs_where(pool, "true").await, 8);
+    assert_eq!(jobs_where(pool, "data = '4' and replaced = 3").await, 1);
 
     may_not(producer, &OWNERS).await;
     may_not(
@@ -150,6 +156,7 @@ async fn a_producer_may_only_enqueue() {
             "update seriatim.dedup set dedup_id = 'x'",
             "delete from seriatim.job",
             "delete from seriatim.dedup",
+            "table seriatim.unique_key",
             "insert into seriatim.job (queue, data, status) values ('q', '1', 'succeeded')",
             "insert into seriatim.job (queue, data, result) values ('q', '1', '1')",
             "insert into seriatim.job (queue, data) values ('q', '1') returning data",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 use seriatim::receive::{Receive, ReceiveError};
-use seriatim::{Client, NewJob};
+use seriatim::{Client, NewJob, Unique};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use crate::support::{by_hand, database, eventually, jobs_where, value};
@@ -109,7 +109,8 @@ impl Run<'_> {
             let seconds = |key| of(key).map_or("null".into(), |s| format!("interval '{s} s'"));
             let sql = format!(
                 "select * from seriatim.enqueue('{}', '\"{letter}\"', group_id => {}, delay => {}, priority => {}, \
-                 expires_at => now() + {}, max_attempts => {}, dedup_id => {})",
+                 expires_at => now() + {}, max_attempts => {}, dedup_id => {}, unique_key => {}, \
+                 unique_mode => '{}', unique_scope => '{}')",
                 self.queue,
                 literal(of("group")),
                 seconds("delay"),
@@ -117,6 +118,9 @@ impl Run<'_> {
                 seconds("expires"),
                 of("max").unwrap_or("null"),
                 literal(of("dedup")),
+                literal(of("unique")),
+                of("mode").unwrap_or("until_start"),
+                of("scope").unwrap_or("queue"),
             );
             let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(self.pool).await.unwrap();
             (row.get(0), row.get(1))
@@ -148,6 +152,17 @@ impl Run<'_> {
         }
         if let Some(id) = option(options, "dedup") {
             job = job.dedup_id(id);
+        }
+        if let Some(key) = option(options, "unique") {
+            let unique = match option(options, "mode") {
+                None => Unique::until_start(key),
+                Some("until_end") => Unique::until_end(key),
+                Some("replace") => Unique::replace(key),
+                Some("debounce") => Unique::debounce(key),
+                Some(mode) => panic!("{mode} is no mode"),
+            };
+            let in_group = option(options, "scope") == Some("group");
+            job = job.unique(if in_group { unique.in_group() } else { unique });
         }
         let enqueued = seriatim::enqueue(self.pool, job).await.unwrap();
         (enqueued.id(), enqueued.is_duplicate())
@@ -345,6 +360,18 @@ async fn an_enqueue_refuses_what_no_job_can_be() {
         ("'q', '1', delay => '1 s', run_at => now()", "both delay and run_at"),
         ("'q', '1', run_at => 'infinity'", "run_at is infinity"),
         ("'q', '1', dedup_id => repeat('x', 129)", "the deduplication id has 129 characters"),
+        ("'q', '1', unique_key => ''", "the unique key is empty"),
+        (
+            "'q', '1', unique_key => 'x', unique_mode => 'keep'",
+            "the unique mode is keep, it must be",
+        ),
+        ("'q', '1', unique_key => 'x', unique_mode => null", "the unique mode is null"),
+        (
+            "'q', '1', unique_key => 'x', unique_scope => 'all'",
+            "the unique scope is all, it must be",
+        ),
+        ("'q', '1', unique_key => 'x', unique_scope => 'group'", "the job has no group"),
+        ("'q', '1', unique_key => 'x', dedup_id => 'y'", "a unique key and a deduplication id"),
     ] {
         let sql = format!("select * from seriatim.enqueue({arguments})");
         let error = sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap_err();

@@ -2,9 +2,22 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::args::value::duration;
+
+/// The constructors of a unique key.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum UniqueMode {
+    /// A job has its key until it starts.
+    UntilStart,
+    /// A job has its key until it ends.
+    UntilEnd,
+    /// Until it starts; the next enqueue replaces its data and its options.
+    Replace,
+    /// As `replace`, and the time at which it is due.
+    Debounce,
+}
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Enqueue {
@@ -40,6 +53,15 @@ pub(crate) struct Enqueue {
     /// Enqueue nothing if a job with this id was enqueued lately.
     #[arg(long, value_name = "ID")]
     pub(crate) dedup_id: Option<String>,
+    /// Enqueue nothing while another job has this key: until that one starts, or as the mode says.
+    #[arg(long, value_name = "KEY", conflicts_with = "dedup_id")]
+    pub(crate) unique_key: Option<String>,
+    /// How long a job has its key, and whether the next enqueue replaces its data.
+    #[arg(long, requires = "unique_key", value_name = "MODE", default_value = "until-start")]
+    pub(crate) unique_mode: UniqueMode,
+    /// The key is one of the group, not of the queue.
+    #[arg(long, requires = "unique_key", requires = "group")]
+    pub(crate) unique_in_group: bool,
     /// Join a batch that is not sealed.
     #[arg(long)]
     pub(crate) batch: Option<i64>,

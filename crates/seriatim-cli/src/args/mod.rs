@@ -42,7 +42,7 @@ pub(crate) use crate::args::check_history::CheckHistory;
 pub(crate) use crate::args::configure::Configure;
 pub(crate) use crate::args::dead_letters::DeadLetters;
 pub(crate) use crate::args::demo::Demo;
-pub(crate) use crate::args::enqueue::Enqueue;
+pub(crate) use crate::args::enqueue::{Enqueue, UniqueMode};
 pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
 pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
 pub(crate) use crate::args::maintain::Maintain;

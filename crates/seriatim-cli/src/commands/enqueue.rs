@@ -5,15 +5,17 @@ use std::io::{Read, stdin};
 
 use serde_json::json;
 use serde_json::value::RawValue;
-use seriatim::NewJob;
+use seriatim::{NewJob, Unique};
 
-use crate::args::Enqueue;
+use crate::args::{Enqueue, UniqueMode};
 use crate::change::Effect;
 use crate::failure::Failure;
 use crate::session::Session;
 
 /// Enqueues a job.
 pub(crate) async fn run(session: &Session, enqueue: Enqueue) -> Result<(), Failure> {
+    let replaces = enqueue.unique_key.is_some()
+        && matches!(enqueue.unique_mode, UniqueMode::Replace | UniqueMode::Debounce);
     let job = job(enqueue)?;
     let mut tx = session.begin().await?;
     let enqueued = session.client.enqueue(&mut *tx, job).await?;
@@ -26,6 +28,7 @@ pub(crate) async fn run(session: &Session, enqueue: Enqueue) -> Result<(), Failu
     // The id of a preview goes with its transaction; that of an earlier job stays.
     let id = (!session.dry_run || duplicate).then_some(id);
     let sentence = match id {
+        Some(id) if duplicate && replaces => format!("job {id} waits, and its data is replaced"),
         Some(id) if duplicate => format!("a duplicate of job {id}, nothing was enqueued"),
         Some(id) => format!("job {id} is enqueued"),
         None => String::from("1 job is enqueued"),
@@ -47,6 +50,9 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
         priority,
         max_attempts,
         dedup_id,
+        unique_key,
+        unique_mode,
+        unique_in_group,
         batch,
     } = enqueue;
     let mut job = NewJob::new(queue, &read(&data)?);
@@ -76,6 +82,15 @@ fn job(enqueue: Enqueue) -> Result<NewJob, Failure> {
     }
     if let Some(id) = dedup_id {
         job = job.dedup_id(id);
+    }
+    if let Some(key) = unique_key {
+        let unique = match unique_mode {
+            UniqueMode::UntilStart => Unique::until_start(key),
+            UniqueMode::UntilEnd => Unique::until_end(key),
+            UniqueMode::Replace => Unique::replace(key),
+            UniqueMode::Debounce => Unique::debounce(key),
+        };
+        job = job.unique(if unique_in_group { unique.in_group() } else { unique });
     }
     if let Some(batch) = batch {
         job = job.batch(batch);

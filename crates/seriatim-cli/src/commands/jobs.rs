@@ -99,6 +99,8 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         ("ended", time(job.finished_at)),
         ("lease", job.lease.map(in_words)),
         ("dedup id", job.dedup_id.clone()),
+        ("unique key", job.unique_key.clone()),
+        ("replaced", replaced(job)),
         // Headers are read with the data.
         ("scheduled", time(job.scheduled_for())),
         ("ends batch", job.ended_batch().map(|batch| batch.to_string())),
@@ -113,6 +115,14 @@ fn fields(job: &Job, with_data: bool) -> Vec<(&'static str, String)> {
         fields.push(("result", job.result_text().map(str::to_owned)));
     }
     fields.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
+}
+
+/// Returns how often enqueues with its unique key have replaced what it has, and when last.
+fn replaced(job: &Job) -> Option<String> {
+    let last = job.replaced_at?;
+    let times =
+        if job.replaced == 1 { "once".to_owned() } else { format!("{} times", job.replaced) };
+    Some(format!("{times}, last {}", clock(last)))
 }
 
 fn attempts(job: &Job) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 /// A step is a line, `what -> what is expected`. A job is named by a letter, its receipts by letter
 /// and attempt. `{q}` is the case's queue.
-pub const CASES: [(&str, &str); 31] = [
+pub const CASES: [(&str, &str); 34] = [
     (
         "many receipts have an answer each, in their order",
         "enqueue a group=g -> new
@@ -301,6 +301,43 @@ pub const CASES: [(&str, &str); 31] = [
          enqueue g group=h -> new
          enqueue g group=h -> as g
          enqueue h group=h -> new",
+    ),
+    (
+        "a unique key, until its job starts",
+        "enqueue a group=g unique=k -> new
+         enqueue b group=g unique=k -> as a
+         enqueue c unique=k -> as a
+         enqueue d group=h unique=k scope=group -> new
+         enqueue e group=i unique=k scope=group -> new
+         enqueue f group=h unique=k scope=group -> as d
+         receive 1 -> a.1
+         enqueue g group=g unique=k -> new
+         nack a.1 -> done
+         enqueue h group=g unique=k -> as g
+         receive 5 -> d.1 e.1 a.2 g.1",
+    ),
+    (
+        "a unique key, until its job ends",
+        "enqueue a group=g unique=k mode=until_end -> new
+         enqueue b group=h unique=k -> new
+         receive 1 -> a.1
+         enqueue c unique=k mode=until_end -> as a
+         nack a.1 -> done
+         enqueue d unique=k mode=until_end -> as a
+         receive 2 -> a.2 b.1
+         ack a.2 -> done
+         enqueue e unique=k mode=until_end -> new",
+    ),
+    (
+        "a unique key whose job is replaced in its place",
+        "enqueue a group=g unique=k mode=replace delay=3600 -> new
+         enqueue b group=g -> new
+         enqueue c group=g unique=k mode=replace priority=9 -> as a
+         see select data::text || ' ' || replaced || ' ' || priority || ' ' || (run_at > now()) || ' ' || (replaced_at is not null) from seriatim.job where queue = '{q}' order by id limit 1 -> \"c\" 1 0 true true
+         receive 5 ->
+         enqueue d group=g unique=k mode=debounce -> as a
+         receive 1 -> d.1
+         enqueue e group=g unique=k mode=replace -> new",
     ),
     (
         "what has expired is not begun, and the group goes on",
