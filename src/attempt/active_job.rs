@@ -9,9 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +35,7 @@ use crate::liveness::sessions::SessionWatch;
 use crate::slots::queue_slots::SlotGuard;
 use crate::store::{
     Claim, FREE_PLANS, Hold, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, note_handlers_session,
+    transaction,
 };
 
 /// Savepoint statements. sqlx did not begin the transaction, and counts the handler's first
@@ -509,12 +508,12 @@ impl ActiveJob {
             Savepoint::None => {
                 note_handlers_session();
                 self.savepoint = Savepoint::Entering;
-                let savepoint = AssertSqlSafe([SAVEPOINT, NOTE_SETTINGS, FREE_PLANS].concat());
-                if PgTransactionManager::get_transaction_depth(conn) == 0 {
-                    PgTransactionManager::begin(conn, Some(savepoint.into_sql_str())).await?;
+                let savepoint = [SAVEPOINT, NOTE_SETTINGS, FREE_PLANS].concat();
+                if transaction::depth(conn) == 0 {
+                    transaction::begin(conn, savepoint).await?;
                 } else {
                     // sqlx still counts the savepoint of an earlier job of the rehearsal.
-                    sqlx::raw_sql(savepoint).execute(&mut **conn).await?;
+                    sqlx::raw_sql(AssertSqlSafe(savepoint)).execute(&mut **conn).await?;
                 }
                 self.savepoint = Savepoint::Set;
             }
@@ -610,12 +609,12 @@ pub(crate) async fn leave_savepoint(
         (HoldGuard::Locked(locks), Savepoint::Set) => &mut locks.conn,
     };
     // A nested transaction that the handler left open.
-    while PgTransactionManager::get_transaction_depth(conn) > 1 {
-        if let Err(error) = PgTransactionManager::rollback(conn).await {
+    while transaction::depth(conn) > 1 {
+        if let Err(error) = transaction::rollback(conn).await {
             return Err(not_left(&error, result));
         }
     }
-    if PgTransactionManager::get_transaction_depth(conn) < 1 {
+    if transaction::depth(conn) < 1 {
         return Err(ended_by_hand());
     }
     let result = match result {

@@ -4,15 +4,15 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
-use sqlx::{AssertSqlSafe, PgConnection, Postgres};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres};
 use tokio::time::Instant;
 
 use crate::liveness::sessions::PROOF_LIMIT;
-use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId, begin_of_handlers};
+use crate::store::{AfterSettle, HoldReceipt, ServerId, SessionId, begin_of_handlers, transaction};
 
-/// Rolls an open transaction back on drop: after an error, or with a future that is dropped.
+/// Closed when it is dropped with a transaction open: after an error, or with a future that is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct SlotConnection {
     conn: PoolConnection<Postgres>,
@@ -68,8 +68,7 @@ impl SlotConnection {
     /// Returns whether the settle's message may also commit. It may not if sqlx counts the
     /// handler's savepoint as the transaction.
     pub(crate) fn after_settle(&self) -> AfterSettle {
-        let counted = PgTransactionManager::get_transaction_depth(&self.conn) > 0;
-        if counted { AfterSettle::Nothing } else { AfterSettle::Commit }
+        if self.conn.is_in_transaction() { AfterSettle::Nothing } else { AfterSettle::Commit }
     }
 
     /// Commits, unless the settle's message did.
@@ -104,9 +103,9 @@ impl SlotConnection {
         if self.begun && self.after_settle() == AfterSettle::Commit {
             sqlx::raw_sql(how).execute(&mut *self.conn).await?;
         } else if how == "commit" {
-            PgTransactionManager::commit(&mut self.conn).await?;
+            transaction::commit(&mut self.conn).await?;
         } else {
-            PgTransactionManager::rollback(&mut self.conn).await?;
+            transaction::rollback(&mut self.conn).await?;
         }
         self.begun = false;
         Ok(())
@@ -130,12 +129,8 @@ impl From<PoolConnection<Postgres>> for SlotConnection {
 
 impl Drop for SlotConnection {
     fn drop(&mut self) {
-        if self.begun {
+        if self.begun || self.conn.is_in_transaction() {
             self.conn.close_on_drop();
-            return;
-        }
-        while PgTransactionManager::get_transaction_depth(&self.conn) > 0 {
-            PgTransactionManager::start_rollback(&mut self.conn);
         }
     }
 }

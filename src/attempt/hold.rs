@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep};
 
 use crate::attempt::connection::{PreheldJob, SlotConnection};
@@ -64,9 +62,9 @@ pub(crate) async fn hold(
         conn.rollback().await?;
         match answer {
             HoldAnswer::Held(_) if Instant::now() < deadline => {
-                begin_short(conn).await?;
-                context.store.clear_suspicion(conn, claim, lease).await?;
-                PgTransactionManager::commit(conn).await?;
+                let mut tx = begin_short(conn).await?;
+                context.store.clear_suspicion(&mut tx, claim, lease).await?;
+                tx.commit().await?;
             }
             HoldAnswer::Skipped if Instant::now() < deadline => sleep(RETRY_SKIPPED).await,
             HoldAnswer::Held(_) | HoldAnswer::Skipped | HoldAnswer::Lost => return Ok(None),

@@ -6,8 +6,6 @@ use std::io;
 use std::time::Duration;
 
 use sqlx::PgConnection;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
@@ -142,17 +140,17 @@ async fn write(
     waiting: &mut [Finished],
 ) -> Result<Vec<SettleAttempt>, sqlx::Error> {
     let mut conn = WorkConnection::from(context.side.acquire().await?);
-    begin_short(&mut conn).await?;
-    let settled = settle_successes(context, &mut conn, waiting).await?;
+    let mut tx = begin_short(&mut conn).await?;
+    let settled = settle_successes(context, &mut tx, waiting).await?;
     let mut tried = Vec::with_capacity(waiting.len());
     for finished in waiting {
         tried.push(if settled.contains(&finished.run.claim.token) && finished.is_success() {
             SettleAttempt::Recorded
         } else {
-            finished.run.try_unrecorded(&mut conn, &mut finished.unrecorded).await?
+            finished.run.try_unrecorded(&mut tx, &mut finished.unrecorded).await?
         });
     }
-    PgTransactionManager::commit(&mut conn).await?;
+    tx.commit().await?;
     conn.done();
     Ok(tried)
 }

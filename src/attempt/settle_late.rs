@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 use sqlx::error::DatabaseError;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::attempt::failure::broken;
@@ -144,20 +142,20 @@ impl ClaimedTurn {
             WorkConnection::from(self.context.side.acquire_at(self.origin.as_ref()).await?);
         let store = &self.context.store;
         in_tx(&mut conn, async |conn| store.terminate(conn, session).await).await?;
-        begin_short(&mut conn).await?;
-        match self.try_unrecorded(&mut conn, unrecorded).await? {
+        let mut tx = begin_short(&mut conn).await?;
+        match self.try_unrecorded(&mut tx, unrecorded).await? {
             SettleAttempt::Recorded => {
-                PgTransactionManager::commit(&mut conn).await?;
+                tx.commit().await?;
                 conn.done();
                 Ok(Some(self.tell_late_end(unrecorded)))
             }
             SettleAttempt::Passed => {
-                PgTransactionManager::commit(&mut conn).await?;
+                tx.commit().await?;
                 conn.done();
                 Ok(Some(TurnEnd::Finished))
             }
             SettleAttempt::Skipped => {
-                PgTransactionManager::rollback(&mut conn).await?;
+                tx.rollback().await?;
                 conn.done();
                 Ok(None)
             }

@@ -7,16 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use sqlx_core::transaction::TransactionManager;
 use tokio::time::{Instant, sleep};
 
 use crate::interleavings::support::scene::{PATIENCE, Scene};
 use crate::interleavings::support::session::{Q, begin, begin_hold, commit, rollback, run};
 use crate::interleavings::support::size::size;
 use crate::interleavings::support::steps::{OPTIONS, bounds, settle, succeeded};
-use crate::store::{Claim, ClaimOptions, HoldAnswer};
+use crate::store::{Claim, ClaimOptions, HoldAnswer, transaction};
 
 /// The commands. `$job` stands for a job, `$queue` for its queue, `$home` for the queue that its
 /// dead letters come from, and `$away` for another one.
@@ -512,7 +510,7 @@ impl Worker {
         }
         let settled = settle(&scene.store, &mut self.conn, &self.claim, &succeeded()).await;
         // An abort has ended its session.
-        let done = settled.is_ok() && PgTransactionManager::commit(&mut self.conn).await.is_ok();
+        let done = settled.is_ok() && transaction::commit(&mut self.conn).await.is_ok();
         drop(self.conn.close().await);
         done
     }
@@ -846,7 +844,7 @@ impl Script<'_> {
             if subjects {
                 self.passes(cell, Step::Settled).await;
             }
-            if settled.is_ok() && PgTransactionManager::commit(&mut self.worker).await.is_ok() {
+            if settled.is_ok() && transaction::commit(&mut self.worker).await.is_ok() {
                 cell.ran(&mut self.operator, claim.job).await;
             } else {
                 self.worker = self.scene.session().await;

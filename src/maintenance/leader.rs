@@ -1,8 +1,6 @@
 //! The leader lock: one process at a time does maintenance.
 
 use sqlx::PgConnection;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 
 use crate::store::{Store, begin_short};
 
@@ -13,11 +11,11 @@ pub(crate) async fn as_leader(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<(), sqlx::Error>,
 ) -> Result<bool, sqlx::Error> {
-    begin_short(conn).await?;
-    let leads = store.lock_maintenance(conn).await?;
+    let mut tx = begin_short(conn).await?;
+    let leads = store.lock_maintenance(&mut tx).await?;
     if leads {
-        work(conn).await?;
+        work(&mut tx).await?;
     }
-    PgTransactionManager::commit(conn).await?;
+    tx.commit().await?;
     Ok(leads)
 }

@@ -1,8 +1,6 @@
 //! Tasks that move jobs between queues, a batch at a time.
 
 use sqlx::PgConnection;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 
 use crate::store::{Store, begin_short};
 
@@ -12,7 +10,7 @@ pub(crate) async fn run_move_tasks(
     store: &Store,
     conn: &mut PgConnection,
 ) -> Result<(), sqlx::Error> {
-    begin_short(conn).await?;
-    store.run_move_tasks(&mut *conn).await?;
-    PgTransactionManager::commit(conn).await
+    let mut tx = begin_short(conn).await?;
+    store.run_move_tasks(&mut *tx).await?;
+    tx.commit().await
 }

@@ -8,8 +8,6 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::error::DatabaseError;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 use tokio::time::Instant;
 
 use crate::job::error::ScheduleError;
@@ -159,22 +157,25 @@ async fn fire_together(
     firings: &[Firing],
     patient: bool,
 ) -> Result<Result<Vec<(String, u64)>, sqlx::Error>, sqlx::Error> {
-    begin_short(conn).await?;
+    let mut tx = begin_short(conn).await?;
     let fired = async {
         if patient {
-            sqlx::raw_sql(PATIENT).execute(&mut *conn).await?;
+            sqlx::raw_sql(PATIENT).execute(&mut *tx).await?;
         }
-        let made = store.fire_due(&mut *conn, firings).await?;
-        PgTransactionManager::commit(conn).await.map(|()| made)
+        store.fire_due(&mut *tx, firings).await
     };
-    match fired.await {
-        Ok(made) => Ok(Ok(made)),
+    let refused = match fired.await {
+        Ok(made) => match tx.commit().await {
+            Ok(()) => return Ok(Ok(made)),
+            Err(error) => error,
+        },
         Err(error) if is_of_statement(&error) => {
-            PgTransactionManager::rollback(conn).await?;
-            Ok(Err(error))
+            tx.rollback().await?;
+            error
         }
-        Err(error) => Err(error),
-    }
+        Err(error) => error,
+    };
+    if is_of_statement(&refused) { Ok(Err(refused)) } else { Err(refused) }
 }
 
 /// Returns whether the statement failed, and the session goes on.

@@ -1,8 +1,6 @@
 //! Flags that call for nothing, in queues that receivers alone serve.
 
 use sqlx::PgConnection;
-use sqlx::postgres::PgTransactionManager;
-use sqlx_core::transaction::TransactionManager;
 
 use crate::store::{Store, begin_short};
 
@@ -13,9 +11,9 @@ const BATCHES: usize = 10;
 /// others find it locked, and return.
 pub(crate) async fn tidy(store: &Store, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
     for _ in 0..BATCHES {
-        begin_short(conn).await?;
-        let more = store.tidy(&mut *conn).await?;
-        PgTransactionManager::commit(conn).await?;
+        let mut tx = begin_short(conn).await?;
+        let more = store.tidy(&mut tx).await?;
+        tx.commit().await?;
         if !more {
             break;
         }

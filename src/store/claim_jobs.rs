@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
-use sqlx::postgres::{PgRow, PgTransactionManager};
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
-use sqlx_core::transaction::TransactionManager;
 use uuid::Uuid;
 
 use crate::job::disposition::Disposition;
@@ -131,9 +130,9 @@ impl Store {
         let mut rows = sqlx::raw_sql(AssertSqlSafe(call.clone())).fetch_all(&mut *conn).await?;
         if end_of(rows.last())?.is_none() {
             // The session's transactions have another isolation level, or only read.
-            begin_short(conn).await?;
-            rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *conn).await?;
-            PgTransactionManager::commit(conn).await?;
+            let mut tx = begin_short(conn).await?;
+            rows = sqlx::raw_sql(AssertSqlSafe(call)).fetch_all(&mut *tx).await?;
+            tx.commit().await?;
         }
         let Some((last, jobs)) = rows.split_last() else {
             return Err(sqlx::Error::RowNotFound);

@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use sqlx::postgres::PgTransactionManager;
 use sqlx::types::Json;
-use sqlx::{AssertSqlSafe, PgConnection, Row, SqlSafeStr};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::sleep;
 
 use crate::error::MigrateError;
@@ -318,16 +316,15 @@ impl Store {
         begin: String,
         run: impl AsyncFnOnce(&mut PgConnection) -> Result<T, MigrateError>,
     ) -> Result<T, MigrateError> {
-        let begin = AssertSqlSafe(begin).into_sql_str();
-        let open = PgTransactionManager::begin(conn, Some(begin)).await;
-        open.map_err(|source| self.failed(source))?;
-        match run(conn).await {
+        let open = conn.begin_with(AssertSqlSafe(begin)).await;
+        let mut tx = open.map_err(|source| self.failed(source))?;
+        match run(&mut tx).await {
             Ok(done) => {
-                let committed = PgTransactionManager::commit(conn).await;
+                let committed = tx.commit().await;
                 committed.map(|()| done).map_err(|source| self.failed(source))
             }
             Err(error) => {
-                if let Err(rollback) = PgTransactionManager::rollback(conn).await {
+                if let Err(rollback) = tx.rollback().await {
                     tracing::warn!("could not roll back a failed migration: {rollback}");
                 }
                 Err(error)

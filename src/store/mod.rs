@@ -34,6 +34,7 @@ mod shard;
 mod spans;
 mod statement;
 mod store;
+pub(crate) mod transaction;
 mod work_connection;
 
 pub(crate) use admin::control::{Acting, ParkReport, RequestReport};
@@ -74,4 +75,4 @@ pub(crate) use spans::{
 pub(crate) use store::Store;
 pub(crate) use work_connection::WorkConnection;
 #[cfg(test)]
-pub(crate) use {functions::Function, migrate::Step};
+pub(crate) use {functions::Function, migrate::Step, session::short};

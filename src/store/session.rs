@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgDatabaseError, PgTransactionManager};
-use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, SqlSafeStr};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::postgres::PgDatabaseError;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgExecutor, PgTransaction};
 
 /// `transaction_timeout` came with version 17.
 const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
@@ -106,9 +105,9 @@ const NOTICE_CLIENT: &str = "; set client_connection_check_interval = '500ms'";
 /// Begins a short transaction of the library's own (claim, settle by token, maintenance).
 ///
 /// Not cancel safe: a caller that gives up must close the connection.
-pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+pub(crate) async fn begin_short(conn: &mut PgConnection) -> Result<PgTransaction<'_>, sqlx::Error> {
     let statement = short(conn);
-    begin(conn, statement).await
+    conn.begin_with(AssertSqlSafe(statement)).await
 }
 
 /// Returns what begins a short transaction, for one message with the work and the commit in it.
@@ -148,12 +147,12 @@ pub(crate) async fn in_short_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
-    begin_short(conn).await?;
-    match work(conn).await {
-        Ok(done) => PgTransactionManager::commit(conn).await.map(|()| done),
+    let mut tx = begin_short(conn).await?;
+    match work(&mut tx).await {
+        Ok(done) => tx.commit().await.map(|()| done),
         Err(error) => {
             if gave_up_waiting(&error) {
-                PgTransactionManager::rollback(conn).await?;
+                tx.rollback().await?;
             }
             Err(error)
         }
@@ -166,9 +165,9 @@ pub(crate) async fn in_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
-    begin(conn, BEGIN.to_owned()).await?;
-    let done = work(conn).await?;
-    PgTransactionManager::commit(conn).await.map(|()| done)
+    let mut tx = conn.begin_with(BEGIN).await?;
+    let done = work(&mut tx).await?;
+    tx.commit().await.map(|()| done)
 }
 
 /// Keeps a session open without a transaction, for as long as its host is there. See
@@ -180,10 +179,6 @@ pub(crate) async fn keep_open(session: impl PgExecutor<'_>) -> Result<(), sqlx::
 /// The same for a message with more in it.
 pub(crate) fn keep_open_text() -> String {
     format!("set idle_session_timeout = 0; {NOTICE_HOST}")
-}
-
-async fn begin(conn: &mut PgConnection, statement: String) -> Result<(), sqlx::Error> {
-    PgTransactionManager::begin(conn, Some(AssertSqlSafe(statement).into_sql_str())).await
 }
 
 /// Returns what lets a transaction last as long as it takes, in a text of statements.

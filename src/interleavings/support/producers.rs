@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::sleep;
 
 use crate::interleavings::support::session::Q;
@@ -66,26 +64,26 @@ async fn produce_once(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let level = ["read committed", "repeatable read", "serializable"][rng.usize(0..3)];
     let begin = format!("begin isolation level {level}");
-    PgTransactionManager::begin(conn, Some(AssertSqlSafe(begin).into_sql_str())).await?;
+    let mut tx = conn.begin_with(AssertSqlSafe(begin)).await?;
     if rng.u8(0..3) == 0 {
-        run(conn, "select count(*) from seriatim.queue_group").await;
+        run(&mut tx, "select count(*) from seriatim.queue_group").await;
         sleep(pause(rng, 10)).await;
     }
-    let mut jobs = enqueue_some(stress, rng, conn).await?;
+    let mut jobs = enqueue_some(stress, rng, &mut tx).await?;
     if rng.u8(0..5) == 0 {
-        let mut savepoint = conn.begin().await?;
+        let mut savepoint = tx.begin().await?;
         enqueue_some(stress, rng, &mut savepoint).await?;
         savepoint.rollback().await?;
-        jobs.extend(enqueue_some(stress, rng, conn).await?);
+        jobs.extend(enqueue_some(stress, rng, &mut tx).await?);
     }
     if rng.u8(0..3) == 0 {
         sleep(pause(rng, 30)).await;
     }
     if rng.u8(0..7) == 0 {
-        PgTransactionManager::rollback(conn).await?;
+        tx.rollback().await?;
         stress.oracle.count("enqueues rolled back");
     } else {
-        PgTransactionManager::commit(conn).await?;
+        tx.commit().await?;
         stress.oracle.committed(&jobs);
     }
     Ok(())
@@ -115,7 +113,7 @@ async fn ask_once(
     conn: &mut PgConnection,
 ) -> Result<(), sqlx::Error> {
     let store = &stress.store;
-    PgTransactionManager::begin(conn, None).await?;
+    let mut tx = conn.begin().await?;
     let request = rng.u8(0..10);
     let (what, done) = match request {
         0..=5 => {
@@ -124,21 +122,21 @@ async fn ask_once(
                 "seriatim.job_state(status, queue, group_id, id) = 'started'",
                 "flagged",
             ][rng.usize(0..3)];
-            match pick(conn, condition).await? {
+            match pick(&mut tx, condition).await? {
                 Some(job) => {
-                    ("cancelled", store.cancel(&mut *conn, job, Acting::default()).await?.done)
+                    ("cancelled", store.cancel(&mut *tx, job, Acting::default()).await?.done)
                 }
                 None => ("cancelled", false),
             }
         }
-        6 => match pick(conn, "status = 'queued'").await? {
-            Some(job) => ("skipped", store.skip(&mut *conn, job, Acting::default()).await?.done),
+        6 => match pick(&mut tx, "status = 'queued'").await? {
+            Some(job) => ("skipped", store.skip(&mut *tx, job, Acting::default()).await?.done),
             None => ("skipped", false),
         },
-        _ => match pick(conn, "status in ('failed', 'cancelled')").await? {
+        _ => match pick(&mut tx, "status in ('failed', 'cancelled')").await? {
             Some(job) => {
                 stress.oracle.requeue(job);
-                ("retried", store.retry(&mut *conn, job, Acting::default()).await?.done)
+                ("retried", store.retry(&mut *tx, job, Acting::default()).await?.done)
             }
             None => ("retried", false),
         },
@@ -147,9 +145,9 @@ async fn ask_once(
         sleep(pause(rng, 15)).await;
     }
     if rng.u8(0..5) == 0 {
-        return PgTransactionManager::rollback(conn).await;
+        return tx.rollback().await;
     }
-    PgTransactionManager::commit(conn).await?;
+    tx.commit().await?;
     if done {
         stress.oracle.count(what);
     }
@@ -181,15 +179,15 @@ pub(crate) async fn run_maintenance(stress: Arc<Stress>, mut rng: fastrand::Rng)
 }
 
 async fn maintain_once(stress: &Stress, conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    begin_short(conn).await?;
-    stress.store.settle_requests(conn).await?;
-    PgTransactionManager::commit(conn).await?;
-    begin_short(conn).await?;
+    let mut tx = begin_short(conn).await?;
+    stress.store.settle_requests(&mut tx).await?;
+    tx.commit().await?;
+    let mut tx = begin_short(conn).await?;
     let stranded = "select g.group_id from (select distinct group_id from seriatim.job \
         where queue = 'q' and group_id is not null and status in ('queued', 'started')) g \
         where seriatim.rescue('q', g.group_id)";
-    for group in sqlx::query_scalar::<_, String>(stranded).fetch_all(&mut *conn).await? {
+    for group in sqlx::query_scalar::<_, String>(stranded).fetch_all(&mut *tx).await? {
         stress.oracle.violation(format!("the sweep found {group} stranded"));
     }
-    PgTransactionManager::rollback(conn).await
+    tx.rollback().await
 }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
 use sqlx::{AssertSqlSafe, PgConnection};
-use sqlx_core::transaction::TransactionManager;
 
-use crate::store::begin_short;
+use crate::store::{short, transaction};
 use crate::{Client, NewJob};
 
 pub(crate) async fn run(conn: &mut PgConnection, sql: &str) -> u64 {
@@ -62,7 +60,7 @@ pub(crate) async fn lock_group(conn: &mut PgConnection, group: &str, strength: &
 /// Begins a short transaction like the library, with longer timeouts: a script is slow between its
 /// statements.
 pub(crate) async fn begin(conn: &mut PgConnection) {
-    begin_short(conn).await.unwrap();
+    transaction::begin(conn, short(conn)).await.unwrap();
     let limits = "set local idle_in_transaction_session_timeout = '60s'; \
                   set local statement_timeout = '60s'; set local lock_timeout = '5s'";
     sqlx::raw_sql(limits).execute(conn).await.unwrap();
@@ -70,16 +68,16 @@ pub(crate) async fn begin(conn: &mut PgConnection) {
 
 /// Begins a transaction that takes its time, as a handler does.
 pub(crate) async fn begin_hold(conn: &mut PgConnection) {
-    begin_short(conn).await.unwrap();
+    transaction::begin(conn, short(conn)).await.unwrap();
     let limits = "set local idle_in_transaction_session_timeout = 0; \
                   set local statement_timeout = 0; set local lock_timeout = '100ms'";
     sqlx::raw_sql(limits).execute(conn).await.unwrap();
 }
 
 pub(crate) async fn commit(conn: &mut PgConnection) {
-    PgTransactionManager::commit(conn).await.unwrap();
+    transaction::commit(conn).await.unwrap();
 }
 
 pub(crate) async fn rollback(conn: &mut PgConnection) {
-    PgTransactionManager::rollback(conn).await.unwrap();
+    transaction::rollback(conn).await.unwrap();
 }

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sqlx::postgres::PgTransactionManager;
-use sqlx::{AssertSqlSafe, PgConnection};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{Instant, sleep};
 
 use crate::JobError;
@@ -20,7 +18,7 @@ use crate::job::outcome::{self, Attempt, Outcome, RunResult};
 use crate::job::queue_options::OutOfAttempts;
 use crate::store::{
     Claim, ClaimBounds, ClaimOptions, HoldAnswer, HoldReceipt, ScanStart, SessionId,
-    UnrecordedSuccess, begin_short, gave_up_waiting, in_short_tx,
+    UnrecordedSuccess, begin_short, gave_up_waiting, in_short_tx, transaction,
 };
 
 /// Claims for up to three slots at a time until the queue is drained.
@@ -142,21 +140,21 @@ async fn run_held(
     let group = claim.group.as_deref().unwrap();
     let Some(held) = hold(stress, claim, conn).await? else {
         stress.oracle.count("holds that came too late");
-        PgTransactionManager::rollback(conn).await?;
+        transaction::rollback(conn).await?;
         return Ok(After::Passed);
     };
     let session = stress.store.session(conn).await?;
     stress.oracle.begin_handler(group, claim.job, lower(conn, claim).await?);
     let mut jobs = Vec::new();
     if rng.u8(0..5) == 0 {
-        PgTransactionManager::begin(conn, None).await?;
-        let enqueued = enqueue_some(stress, rng, conn).await;
+        let mut savepoint = conn.begin().await?;
+        let enqueued = enqueue_some(stress, rng, &mut savepoint).await;
         jobs = enqueued.map_err(|error| sqlx::Error::Protocol(error.to_string()))?;
         if rng.u8(0..4) == 0 {
             jobs.clear();
-            PgTransactionManager::rollback(conn).await?;
+            savepoint.rollback().await?;
         } else {
-            PgTransactionManager::commit(conn).await?;
+            savepoint.commit().await?;
         }
     }
     if rng.bool() {
@@ -199,7 +197,7 @@ async fn run_held(
         }];
         stress.store.record_earlier(conn, Q, claim, &done, KEEP).await?;
         end(stress, claim, &Outcome::Succeeded { result: result.clone() });
-        PgTransactionManager::commit(conn).await?;
+        transaction::commit(conn).await?;
         stress.oracle.committed(&jobs);
         return Ok(After::Kept);
     }
@@ -207,7 +205,7 @@ async fn run_held(
     let settled = settle(&stress.store, conn, claim, &outcome);
     settled.await?;
     end(stress, claim, &outcome);
-    PgTransactionManager::commit(conn).await?;
+    transaction::commit(conn).await?;
     stress.oracle.committed(&jobs);
     Ok(After::Passed)
 }
@@ -225,10 +223,10 @@ async fn hold(
             HoldAnswer::Held(held) if !held.suspected => return Ok(Some(held)),
             HoldAnswer::Held(_) => {
                 stress.oracle.count("suspicions cleared");
-                PgTransactionManager::rollback(conn).await?;
-                begin_short(conn).await?;
-                stress.store.clear_suspicion(conn, claim, OPTIONS.lease).await?;
-                PgTransactionManager::commit(conn).await?;
+                transaction::rollback(conn).await?;
+                let mut tx = begin_short(conn).await?;
+                stress.store.clear_suspicion(&mut tx, claim, OPTIONS.lease).await?;
+                tx.commit().await?;
                 begin_hold(conn).await;
             }
             HoldAnswer::Skipped => {
@@ -268,25 +266,25 @@ async fn by_token(
     let mut conn = stress.session("by token").await;
     loop {
         stress.store.terminate(&mut conn, session).await?;
-        begin_short(&mut conn).await?;
-        match stress.store.hold(&mut conn, claim).await? {
+        let mut tx = begin_short(&mut conn).await?;
+        match stress.store.hold(&mut tx, claim).await? {
             HoldAnswer::Held(_) => {
                 let lost = RunResult::Broken(FailureKind::ConnectionLost, "lost".into());
                 let mut rng = fastrand::Rng::with_seed(1);
-                let outcome = decide(stress, &mut conn, claim, lost, &mut rng).await?;
-                let settled = settle(&stress.store, &mut conn, claim, &outcome);
+                let outcome = decide(stress, &mut tx, claim, lost, &mut rng).await?;
+                let settled = settle(&stress.store, &mut tx, claim, &outcome);
                 settled.await?;
                 end(stress, claim, &outcome);
                 stress.oracle.count("settled by token");
-                return PgTransactionManager::commit(&mut conn).await;
+                return tx.commit().await;
             }
             HoldAnswer::Skipped => {
-                PgTransactionManager::rollback(&mut conn).await?;
+                tx.rollback().await?;
                 sleep(Duration::from_millis(2)).await;
             }
             HoldAnswer::Lost => {
                 stress.oracle.count("settles by token refused");
-                return PgTransactionManager::rollback(&mut conn).await;
+                return tx.rollback().await;
             }
         }
     }
