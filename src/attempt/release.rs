@@ -10,7 +10,6 @@ use crate::attempt::hold::RETRY_SKIPPED;
 use crate::attempt::settle_late::ANSWER_LIMIT;
 use crate::attempt::turn::ClaimedTurn;
 use crate::error::BackgroundError;
-use crate::job::queue_options::Hold;
 use crate::job::redact::redact_detail;
 use crate::liveness::leases::LeaseGuard;
 use crate::store::WorkConnection;
@@ -33,7 +32,7 @@ pub(crate) async fn release(mut claims: Vec<UnstartedTurn>) {
     let Some(UnstartedTurn { run, .. }) = claims.first() else { return };
     let of = run.clone();
     let (context, queue) = (&of.context, &of.queue.name);
-    let leased = run.queue.options.hold != Hold::Transaction;
+    let leased = run.queue.options.hold.is_leased();
     let deadline = Instant::now() + LIMIT;
     let mut pause = RETRY_SKIPPED;
     let mut source = None;

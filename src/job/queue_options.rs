@@ -111,6 +111,14 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// Returns whether a lease keeps the job while its handler runs.
+    pub(crate) fn is_leased(self) -> bool {
+        match self {
+            Self::Transaction => false,
+            Self::Lease(_) => true,
+        }
+    }
+
     /// Returns the lease of a claim, unless its job has its own.
     pub(crate) fn lease(self) -> Duration {
         match self {

@@ -409,7 +409,7 @@ fn warn_of_many_leases<'a>(
     queues: impl Iterator<Item = &'a QueueOptions>,
     bound: Option<usize>,
 ) {
-    let leased = queues.filter(|options| options.hold != Hold::Transaction);
+    let leased = queues.filter(|options| options.hold.is_leased());
     let handlers = leased.fold(0, |sum: usize, options| sum.saturating_add(options.concurrency));
     let handlers = bound.map_or(handlers, |bound| handlers.min(bound));
     if !reaches(connections, handlers) {

@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::attempt::release::{UnstartedTurn, release};
 use crate::attempt::turn::ClaimedTurn;
-use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::queue_options::QueueOptions;
 use crate::liveness::leases::LeaseGuard;
 use crate::slots::queue_slots::{COUNTED, SlotUsage};
 use crate::store::LoadedJob;
@@ -199,7 +199,7 @@ impl<T> Buffer<T> {
 impl Prefetch {
     /// Returns an empty buffer for these slots, of a worker that `wake` wakes.
     pub(crate) fn new(queue: &QueueOptions, slots: Arc<SlotUsage>, wake: Arc<Notify>) -> Self {
-        let leased = queue.hold != Hold::Transaction;
+        let leased = queue.hold.is_leased();
         let limits = if leased { (COUNTED / 2, COUNTED * 2) } else { (COUNTED, COUNTED) };
         let limit = limits.0;
         let buffer = Buffer { slots: queue.concurrency, limit, limits, ..Buffer::default() };

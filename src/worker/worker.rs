@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::connection::SlotConnection;
 use crate::attempt::turn::{QueueRuntime, TurnEnd};
 use crate::job::caught::panic_words;
-use crate::job::queue_options::Hold;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::supervised::report_panic;
@@ -150,7 +149,7 @@ impl Worker {
     }
 
     pub(crate) fn leased(&self) -> bool {
-        self.queue.options.hold != Hold::Transaction
+        self.queue.options.hold.is_leased()
     }
 
     /// Returns whether slots that come free during a claim take prefetched jobs here. By
