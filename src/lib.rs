@@ -406,6 +406,9 @@ pub mod testing;
 mod worker;
 
 pub use async_trait::async_trait;
+/// These crates, in the versions whose types are in this API.
+#[doc(no_inline)]
+pub use {chrono, serde_json, sqlx};
 
 pub use attempt::active_job::ActiveJob;
 pub use attempt::handler::JobHandler;
