@@ -163,7 +163,8 @@
 //! An `Ok` ends a job as [`JobStatus::Succeeded`]. An error of the handler means another attempt in
 //! the job's place, after the delay of the [`RetryPolicy`]: later jobs of its group wait. A panic
 //! and a timeout are errors too. [`JobError::retry_after`] names the delay, [`JobError::fail`]
-//! means no other attempt.
+//! means no other attempt. [`OrFail`] has the same for any [`Result`], also of anyhow's errors:
+//! `text.parse::<u32>().or_fail()?`.
 //!
 //! If something that the job needs is not there yet, [`JobError::snooze`] puts it off, and no
 //! attempt counts. For a partner that takes no more requests, [`ActiveJob::rest_group`] and
@@ -425,6 +426,7 @@ pub use job::job::{AttemptRecord, Enqueued, Failure, FailureKind, Job, JobStatus
 pub use job::job_error::JobError;
 pub use job::kind::JobKind;
 pub use job::new_job::NewJob;
+pub use job::or_fail::OrFail;
 pub use job::progress::Progress;
 pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Retention};
 pub use job::retry::RetryPolicy;

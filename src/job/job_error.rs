@@ -8,13 +8,14 @@ use crate::job::caught::caught;
 use crate::job::job::{Failure, FailureKind};
 use crate::job::reason::{CHAIN_LIMIT, causes, source_of, words_of};
 
-type BoxError = Box<dyn StdError + Send + Sync + 'static>;
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
 /// A failed attempt, and whether another one follows.
 ///
-/// Any [`std::error::Error`] becomes one by `?` and means retry. For errors that do not implement
-/// that trait (a string, `anyhow::Error`) there are [`retry`](Self::retry) and
-/// [`fail`](Self::fail).
+/// `?` converts any [`std::error::Error`], and means retry. Because that conversion is for all
+/// such errors, Rust allows none for `anyhow::Error`, `eyre::Report` or boxed errors. The trait
+/// [`OrFail`](crate::OrFail) converts these as well, and decides about the job:
+/// `import().or_retry()?`, `text.parse::<u32>().or_fail()?`.
 pub struct JobError {
     error: BoxError,
     decision: FailureDecision,

@@ -31,6 +31,7 @@ pub(crate) mod move_task;
 pub(crate) mod name;
 pub(crate) mod new_job;
 pub(crate) mod operation;
+pub(crate) mod or_fail;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 mod place;
