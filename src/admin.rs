@@ -19,7 +19,7 @@
 //!
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::default();
-//! let filter = FailedFilter { queue: Some("postings".into()), ..FailedFilter::default() };
+//! let filter = FailedFilter::default().queue("postings");
 //! let failed = client.failed_jobs(&pool, &filter).await?;
 //! let ids: Vec<i64> = failed.iter().map(|job| job.id).collect();
 //!

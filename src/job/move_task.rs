@@ -8,7 +8,14 @@ use serde::Serialize;
 use crate::job::explanation::BoundedCount;
 
 /// A move task to start: what it moves, where to, and how fast.
+///
+/// ```
+/// use seriatim::admin::NewMoveTask;
+///
+/// let task = NewMoveTask::new("ordres").to("orders").per_second(50);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NewMoveTask {
     /// The queue to move jobs from.
     pub from_queue: String,

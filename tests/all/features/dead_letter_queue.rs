@@ -150,7 +150,7 @@ async fn dead_letters(pool: &PgPool) {
 
 /// The dead letters of a queue, as the library lists them.
 async fn listed(pool: &PgPool, queue: &str) -> Vec<FailedJob> {
-    let filter = FailedFilter { queue: Some(queue.to_owned()), ..FailedFilter::default() };
+    let filter = FailedFilter::default().queue(queue);
     Client::default().failed_jobs(pool, &filter).await.unwrap()
 }
 
@@ -170,9 +170,9 @@ async fn dead_letters_are_listed_in_the_queue_that_they_failed_in() {
     assert!(of_q.iter().all(|job| job.queue == "q" && job.finished_at.is_some()), "{of_q:?}");
     assert_eq!(listed(pool, "other").await.len(), 1);
     assert_eq!(listed(pool, "dead").await, []);
-    let by_group = FailedFilter { group: Some("g".into()), limit: 3, ..FailedFilter::default() };
+    let by_group = FailedFilter::default().group("g").limit(3);
     let first = client.failed_jobs(pool, &by_group).await.unwrap();
-    let next = FailedFilter { after: first.last().map(|job| job.id), ..by_group };
+    let next = by_group.after(first.last().unwrap().id);
     assert_eq!((first.len(), client.failed_jobs(pool, &next).await.unwrap().len()), (3, 2));
     let view = "select string_agg(concat_ws(' ', queue, dead_letter_queue), ', ' order by id) \
                 from seriatim.dead_letters";

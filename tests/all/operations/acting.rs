@@ -224,16 +224,16 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
         ann.client().failed_jobs(pool, &filter).await.unwrap().iter().map(|job| job.id).collect()
     };
     let all = FailedFilter::default;
-    let of_q = || FailedFilter { queue: Some("q".into()), ..all() };
+    let of_q = || all().queue("q");
     assert_eq!(listed(all()).await, ids[..4]);
     assert_eq!(listed(of_q()).await, ids[..3]);
-    assert_eq!(listed(FailedFilter { group: Some("g".into()), ..of_q() }).await, ids[..2]);
-    assert_eq!(listed(FailedFilter { name: Some("b".into()), ..all() }).await, [ids[1]]);
-    assert_eq!(listed(FailedFilter { error: Some("bank".into()), ..all() }).await, [ids[2]]);
-    let failed_at = job(pool, ids[3]).await.finished_at;
-    assert_eq!(listed(FailedFilter { since: failed_at, ..all() }).await, [ids[3]]);
-    assert_eq!(listed(FailedFilter { limit: 2, ..all() }).await, ids[..2]);
-    assert_eq!(listed(FailedFilter { after: Some(ids[1]), limit: 1, ..all() }).await, [ids[2]]);
+    assert_eq!(listed(of_q().group("g")).await, ids[..2]);
+    assert_eq!(listed(all().name("b")).await, [ids[1]]);
+    assert_eq!(listed(all().error("bank")).await, [ids[2]]);
+    let failed_at = job(pool, ids[3]).await.finished_at.unwrap();
+    assert_eq!(listed(all().since(failed_at)).await, [ids[3]]);
+    assert_eq!(listed(all().limit(2)).await, ids[..2]);
+    assert_eq!(listed(all().after(ids[1]).limit(1)).await, [ids[2]]);
 
     assert_eq!(ann.discard_jobs(pool, &[ids[2], ids[4], 404]).await.unwrap(), 1);
     assert_eq!(ann.client().job_status(pool, ids[2]).await.unwrap(), Some(JobStatus::Cancelled));

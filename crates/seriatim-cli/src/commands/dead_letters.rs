@@ -81,15 +81,11 @@ async fn selected(
     conn: &mut PgConnection,
 ) -> Result<Vec<FailedJob>, Failure> {
     let DeadLetters { queue, group, name, error, since, limit } = letters;
-    let filter = FailedFilter {
-        queue: Some(queue.clone()),
-        group: group.clone(),
-        name: name.clone(),
-        error: error.clone(),
-        since: *since,
-        limit: *limit,
-        ..FailedFilter::default()
-    };
+    let mut filter = FailedFilter::default().queue(queue).limit(*limit);
+    filter.group.clone_from(group);
+    filter.name.clone_from(name);
+    filter.error.clone_from(error);
+    filter.since = *since;
     Ok(session.client.failed_jobs(conn, &filter).await?)
 }
 

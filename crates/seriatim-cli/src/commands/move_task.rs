@@ -23,8 +23,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Runs a command about move tasks.
 pub(crate) async fn run(session: &Session, task: args::MoveTask) -> Result<(), Failure> {
     match task {
-        args::MoveTask::Start { from: from_queue, to: to_queue, group, limit, per_second } => {
-            start(session, &NewMoveTask { from_queue, to_queue, group, limit, per_second }).await
+        args::MoveTask::Start { from, to, group, limit, per_second } => {
+            let mut task = NewMoveTask::new(from);
+            task.to_queue = to;
+            task.group = group;
+            task.limit = limit;
+            task.per_second = per_second;
+            start(session, &task).await
         }
         args::MoveTask::List { from } => list(session, from.as_deref()).await,
         args::MoveTask::Cancel { task } => cancel(session, task).await,

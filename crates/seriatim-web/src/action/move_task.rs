@@ -29,8 +29,13 @@ pub(crate) struct StartMoveTask {
 
 impl StartMoveTask {
     fn new_task(&self) -> NewMoveTask {
-        let Self { queue: from_queue, to: to_queue, group, limit, per_second } = self.clone();
-        NewMoveTask { from_queue, to_queue, group, limit, per_second }
+        let Self { queue, to, group, limit, per_second } = self.clone();
+        let mut task = NewMoveTask::new(queue);
+        task.to_queue = to;
+        task.group = group;
+        task.limit = limit;
+        task.per_second = per_second;
+        task
     }
 }
 

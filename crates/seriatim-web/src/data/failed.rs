@@ -77,15 +77,14 @@ impl LetterFilter {
             }
         };
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        Ok(FailedFilter {
-            queue: given(&self.queue),
-            group: given(&self.group),
-            name: given(&self.name),
-            error: given(&self.error),
-            since: since.map(|age| Utc::now() - age),
-            after: self.after,
-            limit,
-        })
+        let mut filter = FailedFilter::default().limit(limit);
+        filter.queue = given(&self.queue);
+        filter.group = given(&self.group);
+        filter.name = given(&self.name);
+        filter.error = given(&self.error);
+        filter.since = since.map(|age| Utc::now() - age);
+        filter.after = self.after;
+        Ok(filter)
     }
 }
 

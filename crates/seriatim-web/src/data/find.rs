@@ -47,12 +47,7 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
         let queue = overview.queue.clone();
         let jobs = app.client.jobs_by_reference(&app.reads(), &queue, text, IN_QUEUE).await?;
         found.jobs.extend(jobs.into_iter().map(|job| JobView::new(job, false)));
-        let named = FailedFilter {
-            queue: Some(queue.clone()),
-            name: Some(text.to_owned()),
-            limit: IN_QUEUE,
-            ..FailedFilter::default()
-        };
+        let named = FailedFilter::default().queue(&queue).name(text).limit(IN_QUEUE);
         let failed = app.client.failed_jobs(&app.reads(), &named).await?;
         for failed in failed {
             let job = app.client.job(&app.reads(), failed.id).await?;

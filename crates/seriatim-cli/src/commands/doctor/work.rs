@@ -221,8 +221,7 @@ pub(super) async fn payloads(session: &Session) -> Result<Vec<Finding>, Failure>
             break;
         }
     }
-    let failed =
-        FailedFilter { error: Some(String::from("does not decode")), ..Default::default() };
+    let failed = FailedFilter::default().error("does not decode");
     let failed = session.client.failed_jobs(&mut *session.read().await?, &failed).await?;
     let of_data =
         |job: &&FailedJob| job.error.as_ref().is_some_and(|error| error.kind == FailureKind::Data);
