@@ -47,10 +47,11 @@ grant insert on seriatim.batch_due to seriatim_producer;
 -- A unique key is claimed with the rights of the schema's owner: it may lock a job that waits, and replace its data.
 grant execute on function
   seriatim.enqueue(text, jsonb, text, interval, timestamptz, text, text, integer, timestamptz, integer, text, bytea, text,
-    jsonb, jsonb, text, bigint, text, text, text),
+    jsonb, jsonb, text, bigint, text, text, text, interval, interval),
+  seriatim.enqueue_jobs(jsonb), seriatim.enqueue_json(jsonb), seriatim.content_id(jsonb, bytea), seriatim.to_ms(interval),
   seriatim.check_unique(text, text, text),
-  seriatim.claim_unique_key(text, text, text, text, text, bigint, timestamptz, jsonb, bytea, text, text, text, timestamptz,
-    integer, bigint, bigint, jsonb, jsonb),
+  seriatim.claim_unique_key(text, text, text, text, text, bigint, boolean, timestamptz, jsonb, bytea, text, text, text,
+    timestamptz, integer, bigint, bigint, jsonb, jsonb),
   seriatim.open_batch(text, text, text, jsonb, text), seriatim.check_stored_job(text, text, jsonb),
   seriatim.enqueue_stored(text, text, jsonb, jsonb, text),
   seriatim.seal_batch(bigint), seriatim.join_batch(bigint),

@@ -24,6 +24,11 @@ begin
   end if;
 end $$;
 
+create or replace function {schema}.to_ms(given interval) returns bigint
+language sql immutable as $$
+  select (extract(epoch from given) * 1000)::bigint
+$$;
+
 create or replace function check_queue(given text) returns void
 language plpgsql immutable as $$
 begin

@@ -1,3 +1,9 @@
+-- Returns the deduplication id of a job by its content.
+create or replace function {schema}.content_id(data jsonb, payload bytea) returns text
+language sql stable as $$
+  select encode(sha256(coalesce(payload, convert_to(data::text, 'UTF8'))), 'hex')
+$$;
+
 -- Gives a deduplication id that is new, or whose window is over, to `for_job`. Returns the job that
 -- has the id. Waits for another open transaction with the same id, and for nothing else (P5).
 create or replace function claim_dedup_id(of_queue text, of_group text, once text, for_job bigint)

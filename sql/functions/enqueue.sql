@@ -1,8 +1,8 @@
 -- Enqueues a job. One insert, which locks and waits for nothing, at any isolation level (P5); with
--- a deduplication id or a unique key it waits for an open transaction that has the same one. Usable
--- from triggers. Without `run_at` and `delay` the queue's delay counts. A duplicate inserts nothing
--- and returns the first job's id. With `batch` it joins one that is not sealed; a duplicate joins
--- none.
+-- a deduplication id or a unique key it waits for an open transaction that has the same one. A
+-- unique key needs READ COMMITTED. Usable from triggers. Without `run_at` and `delay` the queue's
+-- delay counts. A duplicate inserts nothing and returns the first job's id. With `batch` it joins
+-- one that is not sealed; a duplicate joins none.
 create or replace function enqueue(
   queue text, data jsonb, group_id text default null, delay interval default null,
   run_at timestamptz default null, name text default null, reference text default null,
@@ -10,7 +10,7 @@ create or replace function enqueue(
   dedup_id text default null, payload bytea default null, content_type text default null,
   headers jsonb default null, attributes jsonb default null, limit_key text default null,
   batch bigint default null, unique_key text default null, unique_mode text default 'until_start',
-  unique_scope text default 'queue'
+  unique_scope text default 'queue', timeout interval default null, lease interval default null
 ) returns table (id bigint, duplicate boolean)
 language plpgsql volatile set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -66,6 +66,12 @@ begin
   elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
     raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
       using errcode = '22023', hint = 'Pass null for never.';
+  elsif timeout < interval '1 ms' or timeout > interval '100 years' then
+    raise exception 'the timeout is %, it must be from 1 ms to 100 years', timeout
+      using errcode = '22023', hint = 'Pass null for the timeout of the queue.';
+  elsif lease < interval '1 s' or lease > interval '1 day' then
+    raise exception 'the lease is %, it must be from 1 s to 1 day', lease
+      using errcode = '22023', hint = 'Pass null for the lease of the queue.';
   elsif enqueue.limit_key is not null and of_group is null then
     raise exception 'the job has a limit key and no group' using errcode = '22023',
       hint = 'Pass a group_id as well: the group is its order, the key its concurrency.';
@@ -92,12 +98,12 @@ begin
   duplicate := false;
   if enqueue.unique_key is not null then
     first_job := claim_unique_key(of_queue, of_group, enqueue.unique_key, unique_mode, unique_scope,
-      enqueue.id, due_at, its_data, its_payload, enqueue.content_type, enqueue.name, enqueue.reference,
-      expiry, enqueue.max_attempts, null, null, nullif(enqueue.headers, '{}'),
+      enqueue.id, true, due_at, its_data, its_payload, enqueue.content_type, enqueue.name, enqueue.reference,
+      expiry, enqueue.max_attempts, to_ms(timeout), to_ms(lease), nullif(enqueue.headers, '{}'),
       nullif(enqueue.attributes, '{}'));
   else
     if once is null and setting.dedup_by_content then
-      once := encode(sha256(coalesce(its_payload, convert_to(its_data::text, 'UTF8'))), 'hex');
+      once := content_id(its_data, its_payload);
     end if;
     if once is not null then
       first_job := claim_dedup_id(of_queue, of_group, once, enqueue.id);
@@ -113,9 +119,11 @@ begin
   -- Before the insert: after it, a job without a group would be taken for others that wait.
   wakes := due_at <= clock_timestamp() and seems_idle(of_queue, array[of_group], of_group is null);
   insert into job (id, queue, group_id, flagged, data, payload, content_type, name, reference, priority,
-    expires_at, max_attempts, dedup_id, unique_key, headers, attributes, limit_key, batch_id, run_at, turn_at)
+    expires_at, max_attempts, timeout_ms, lease_ms, dedup_id, unique_key, headers, attributes, limit_key,
+    batch_id, run_at, turn_at)
   values (enqueue.id, of_queue, of_group, of_group is not null, its_data, its_payload, enqueue.content_type,
-    enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, once, enqueue.unique_key,
+    enqueue.name, enqueue.reference, its_priority, expiry, enqueue.max_attempts, to_ms(timeout),
+    to_ms(lease), once, enqueue.unique_key,
     nullif(enqueue.headers, '{}'), nullif(enqueue.attributes, '{}'),
     enqueue.limit_key, case when enqueue.batch is not null then join_batch(enqueue.batch) end, due_at,
     case when due_at <= clock_timestamp() then due_at - its_priority * {priority_aging}

@@ -48,7 +48,7 @@ begin
     new_job := nextval('job_id_seq');
     once := coalesce(moved.dedup_id,
       case when by_content
-        then encode(sha256(coalesce(moved.payload, convert_to(moved.data::text, 'UTF8'))), 'hex') end);
+        then content_id(moved.data, moved.payload) end);
     if (case when once is not null
       then claim_dedup_id(to_queue, moved.group_id, once, new_job) <> new_job end)
     then

@@ -22,14 +22,10 @@ begin
   if unknown is not null then
     raise exception 'the job has %, which a stored job does not take', to_jsonb(unknown)
       using errcode = '22023', hint = 'Leave it out, or correct its name.';
-  elsif least((job->>'timeout_ms')::bigint, (job->>'lease_ms')::bigint) < 1 then
-    raise exception 'timeout_ms and lease_ms of the job must be at least 1'
-      using errcode = '22023', hint = 'Leave them out for those of its worker.';
   end if;
   begin
     -- A trial, with a header as long as the longest that is added. It waits for no other id.
-    perform enqueue_stored(queue, group_id, job - '{timeout_ms,lease_ms}'::text[],
-      jsonb_build_object({scheduled_for}, repeat('9', 30)), gen_random_uuid()::text);
+    perform enqueue_stored(queue, group_id, job, jsonb_build_object({scheduled_for}, repeat('9', 30)), gen_random_uuid()::text);
     raise sqlstate 'SQ000';
   exception when sqlstate 'SQ000' then
     -- It is rolled back.
@@ -39,29 +35,7 @@ end $$;
 -- Enqueues it, with a header beside its own, and returns its id.
 create or replace function enqueue_stored(of_queue text, of_group text, its jsonb, header jsonb,
   dedup_id text) returns bigint
-language plpgsql volatile set search_path from current as $$
-declare
-  new_job bigint;
-begin
-  select e.id into new_job from enqueue(
-    queue => of_queue,
-    data => its->'data',
-    group_id => of_group,
-    delay => make_interval(secs => (its->>'delay')::float8),
-    name => its->>'name',
-    reference => its->>'reference',
-    priority => (its->>'priority')::integer,
-    expires_at => clock_timestamp() + make_interval(secs => (its->>'time_to_live')::float8),
-    max_attempts => (its->>'max_attempts')::integer,
-    dedup_id => enqueue_stored.dedup_id,
-    payload => decode(its->>'payload', 'hex'),
-    content_type => its->>'content_type',
-    headers => coalesce(its->'headers', '{}') || header,
-    attributes => its->'attributes',
-    limit_key => its->>'limit_key') e;
-  if its ? 'timeout_ms' or its ? 'lease_ms' then
-    update job j set timeout_ms = (its->>'timeout_ms')::bigint, lease_ms = (its->>'lease_ms')::bigint
-    where j.id = new_job;
-  end if;
-  return new_job;
-end $$;
+language sql volatile set search_path from current as $$
+  select e.id from enqueue_json(its || jsonb_build_object('queue', of_queue, 'group_id', of_group,
+    'headers', coalesce(its->'headers', '{}') || header, 'dedup_id', enqueue_stored.dedup_id)) e
+$$;

@@ -18,110 +18,156 @@ begin
   end if;
 end $$;
 
--- Locks a job that has never begun, and returns whether it could. A claim skips a locked job, so
--- the job begins after this transaction at the earliest. A claim that was committed before is seen,
--- as the lock comes first and the look in a new statement.
---
--- Whoever has locked a job that no claim names gives it back within milliseconds. After 8 looks, 2
--- ms apart, the job counts as begun.
+-- Locks a job with a unique key that has never begun, and returns whether it could. A lock that is
+-- not to be had at once is another transaction's.
 --
 -- Locks: the job NO KEY UPDATE, skips.
-create or replace function lock_unbegun(of_job bigint, of_queue text) returns boolean
-language plpgsql volatile set search_path from current
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+create or replace function lock_unbegun(of_job bigint, of_queue text, its_key text) returns boolean
+language plpgsql volatile set search_path from current {pinned} as $$
 begin
-  for look in 1..8 loop
-    begin
-      perform from job j
-      where j.id = of_job and j.queue = of_queue and j.status = 'queued' and j.attempts = 0
-      for no key update skip locked;
-      if found then
-        perform check_unclaimed(array[of_job]);
-        return true;
-      end if;
-    exception when sqlstate 'SQ001' then
-      return false;
-    end;
-    if not exists (
-      select from job j
-      where j.id = of_job and j.queue = of_queue and j.status = 'queued' and j.attempts = 0
-        and (select true from claim_of(j.queue, j.group_id, j.id) c) is null)
-    then
-      return false;
-    end if;
-    perform pg_sleep(0.002);
-  end loop;
+  perform from job j
+  where j.id = of_job and j.queue = of_queue and j.unique_key = its_key
+    and j.status = 'queued' and j.attempts = 0
+  for no key update skip locked;
+  return found;
+exception when lock_not_available then
   return false;
 end $$;
+
+-- Returns whether an enqueue may leave its work to a job. One that ends without a run would lose
+-- it: if it expires before the new job would, or its cancel was requested.
+create or replace function takes_work(of_job bigint, new_expires_at timestamptz) returns boolean
+language sql stable set search_path from current {pinned} as $$
+  select coalesce(j.expires_at > clock_timestamp() and j.expires_at >= new_expires_at, j.expires_at is null)
+    and not exists (select from cancel_request r where r.job_id = j.id)
+  from job j where j.id = of_job
+$$;
+
+-- Returns whether a job is next in its group, and a claim has found it locked: its group's row says
+-- so, or its group has no row a second after the job was due. A job without a group: 10 s after.
+create or replace function is_wanted(of_job bigint) returns boolean
+language sql stable set search_path from current {pinned} as $$
+  select exists (
+    select from job j
+    left join lateral (
+      select g.head_id, g.claim is null and g.rechecks > 0 as looked_at from queue_group g
+      where g.queue = j.queue and g.group_id between j.group_id and j.group_id
+      order by g.group_id desc limit 1) g on true
+    left join lateral {schema}.head(j.queue, j.group_id, coalesce(g.head_id, 0), null) h on true
+    where j.id = of_job and case
+      when j.group_id is null then j.run_at < clock_timestamp() - interval '10 s'
+      else h.id = j.id and coalesce(g.looked_at, j.run_at < clock_timestamp() - interval '1 s') end)
+$$;
 
 -- Returns the job that has a unique key: `for_job`, which is about to be inserted, or an earlier
 -- one. With `replace` and `debounce` an earlier one gets what the new one would have had, and keeps
 -- its place: its group, its priority, its limit key, its batch and, with `replace`, its time.
 --
--- Waits for another open transaction that enqueues with the same key, and for nothing else (P5). It
--- runs with the rights of the schema's owner: a producer may not lock or change other jobs.
+-- A key until the start is that of a job which is locked here, in one statement, and which no claim
+-- names, in the next one. A claim skips a locked job, so the job begins after this transaction. The
+-- lock of a job that is claimed is given back: a settle would wait for it. Whoever else has locked
+-- the job gives it back within milliseconds. After 8 looks, 2 ms apart, it counts as begun.
+--
+-- Waits for another open transaction that enqueues with the same key, and for maintenance that
+-- looks at the key (P5). It runs with the rights of the schema's owner: a producer may not lock or
+-- change jobs. So it takes no job but one with this key.
 --
 -- Locks: the row of the key; then a job that waits NO KEY UPDATE, skips.
 create or replace function claim_unique_key(of_queue text, of_group text, unique_key text, unique_mode text,
-  unique_scope text, for_job bigint, new_run_at timestamptz, new_data jsonb, new_payload bytea,
-  new_content_type text, new_name text, new_reference text, new_expires_at timestamptz,
+  unique_scope text, for_job bigint, notifies boolean, new_run_at timestamptz, new_data jsonb,
+  new_payload bytea, new_content_type text, new_name text, new_reference text, new_expires_at timestamptz,
   new_max_attempts integer, new_timeout_ms bigint, new_lease_ms bigint, new_headers jsonb,
   new_attributes jsonb) returns bigint
 language plpgsql volatile security definer set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
+  its_key constant text := unique_key;
   key_scope constant text := case when unique_scope = 'group'
     then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end;
   key_until constant text := case when unique_mode = 'until_end' then 'end' else 'start' end;
-  first_job bigint; has_key boolean; was record;
+  replaces constant boolean := unique_mode in ('replace', 'debounce');
+  first_job bigint; was record; wakes boolean := false;
 begin
   perform check_isolation('a unique key');
+  perform check_unique(unique_mode, unique_scope, of_group);
+  if (new_data is null) = (new_payload is null) then
+    raise exception 'a job has data or a payload' using errcode = '22023', hint = 'Call enqueue.';
+  end if;
   insert into unique_key as u (queue, scope, until, key, job_id)
-  values (of_queue, key_scope, key_until, unique_key, for_job)
+  values (of_queue, key_scope, key_until, its_key, for_job)
   on conflict (queue, scope, until, key) do update set job_id = u.job_id
   returning u.job_id into first_job;
   if first_job = for_job then
     return for_job;
   end if;
-  -- In new statements: the key's row was locked before.
-  has_key := case when key_until = 'start' then lock_unbegun(first_job, of_queue)
-    else exists (
-      select from job j
-      where j.id = first_job and j.queue = of_queue and j.status in ('queued', 'started')) end;
-  if has_key then
-    if unique_mode in ('replace', 'debounce') then
-      select j.run_at, least(j.run_at, j.expires_at) as due_at,
-          case when unique_mode = 'debounce' then new_run_at else j.run_at end as new_run_at
-        into was
-      from job j where j.id = first_job;
-      update job j set
-        data = new_data, payload = new_payload, content_type = new_content_type, name = new_name,
-        reference = new_reference, expires_at = new_expires_at, max_attempts = new_max_attempts,
-        timeout_ms = new_timeout_ms, lease_ms = new_lease_ms, headers = new_headers,
-        attributes = new_attributes, run_at = was.new_run_at,
-        turn_at = case when was.new_run_at <= clock_timestamp()
-          then was.new_run_at - j.priority * {priority_aging} else least(was.new_run_at, new_expires_at) end,
-        -- Its group may sleep until the time that it had.
-        flagged = j.flagged
-          or j.group_id is not null and least(was.new_run_at, new_expires_at) < was.due_at,
-        replaced = j.replaced + 1, replaced_at = clock_timestamp()
-      where j.id = first_job;
-      if was.new_run_at <= clock_timestamp() and was.run_at > clock_timestamp() then
-        perform wake(of_queue);
-      end if;
+  -- In new statements: the row of the key was locked before.
+  if key_until = 'end' then
+    if exists (
+        select from job j
+        where j.id = first_job and j.queue = of_queue and j.unique_key = its_key
+          and j.status in ('queued', 'started'))
+      and takes_work(first_job, '-infinity')
+    then
+      return first_job;
     end if;
-    return first_job;
+  else
+    for look in 1..8 loop
+      begin
+        if lock_unbegun(first_job, of_queue, its_key) then
+          perform check_unclaimed(array[first_job]);
+          -- A replacement brings its own expiry. A job that is wanted is to begin now: under
+          -- enqueues one after the other, each with a lock of it, it would never.
+          if is_wanted(first_job) or not takes_work(first_job,
+            case when not replaces then coalesce(new_expires_at, 'infinity') else '-infinity' end)
+          then
+            raise sqlstate 'SQ001';
+          end if;
+          if replaces then
+            select j.group_id, j.run_at, least(j.run_at, j.expires_at) as due_at,
+                case when unique_mode = 'debounce' then new_run_at else j.run_at end as new_run_at
+              into was
+            from job j where j.id = first_job;
+            wakes := notifies and was.new_run_at <= clock_timestamp() and was.run_at > clock_timestamp()
+              and seems_idle(of_queue, array[was.group_id], was.group_id is null);
+            update job j set
+              data = new_data, payload = new_payload, content_type = new_content_type, name = new_name,
+              reference = new_reference, expires_at = new_expires_at, max_attempts = new_max_attempts,
+              timeout_ms = new_timeout_ms, lease_ms = new_lease_ms, headers = new_headers,
+              attributes = new_attributes, run_at = was.new_run_at,
+              turn_at = case when was.new_run_at <= clock_timestamp()
+                then was.new_run_at - j.priority * {priority_aging}
+                else least(was.new_run_at, new_expires_at) end,
+              -- Its group may sleep until the time that it had.
+              flagged = j.flagged
+                or j.group_id is not null and least(was.new_run_at, new_expires_at) < was.due_at,
+              replaced = j.replaced + 1, replaced_at = clock_timestamp()
+            where j.id = first_job;
+            if wakes then
+              perform wake(of_queue);
+            end if;
+          end if;
+          return first_job;
+        end if;
+      exception when sqlstate 'SQ001' then
+        -- It has begun, or takes no work. Its lock went with this block.
+        exit;
+      end;
+      exit when not exists (
+        select from job j
+        where j.id = first_job and j.queue = of_queue and j.unique_key = its_key
+          and j.status = 'queued' and j.attempts = 0
+          and (select true from claim_of(j.queue, j.group_id, j.id) c) is null);
+      perform pg_sleep(0.002);
+    end loop;
   end if;
   update unique_key u set job_id = for_job, look_at = default
-  where u.queue = of_queue and u.scope = key_scope and u.until = key_until
-    and u.key = claim_unique_key.unique_key;
+  where u.queue = of_queue and u.scope = key_scope and u.until = key_until and u.key = its_key;
   return for_job;
 end $$;
 
--- Deletes up to `n` unique keys whose job has ended. One whose job has not is looked at again 10
--- min later. Returns how many it looked at.
+-- Deletes up to `n` unique keys whose job has ended. One whose job has not is looked at again when
+-- that job is twice as old, and due, and in 10 min at the earliest. Returns how many it looked at.
 --
 -- Locks: the rows FOR UPDATE, skips.
 create or replace function forget_unique_keys(n bigint) returns bigint
@@ -135,6 +181,8 @@ begin
   -- By a snapshot younger than the locks.
   delete from unique_key u where u.ctid = any (looked)
     and (select j.id from job j where j.id = u.job_id and j.finished_at is null limit 1) is null;
-  update unique_key u set look_at = default where u.ctid = any (looked);
+  update unique_key u set look_at = greatest(j.run_at,
+    clock_timestamp() + greatest(interval '10 min', clock_timestamp() - j.created_at))
+  from job j where u.ctid = any (looked) and j.id = u.job_id;
   return cardinality(looked);
 end $$;

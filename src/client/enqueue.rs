@@ -14,8 +14,9 @@ impl Client {
     /// There it exists if and only if the transaction commits.
     ///
     /// It is one `INSERT` that waits for nothing: no handler, no worker, no other producer, at any
-    /// isolation level. One exception: another open transaction with the same deduplication id
-    /// ([`NewJob::dedup_id`]).
+    /// isolation level. Two exceptions: it waits for another open transaction with the same
+    /// deduplication id ([`NewJob::dedup_id`]) or unique key ([`NewJob::unique`]), and a unique key
+    /// needs READ COMMITTED.
     ///
     /// # Errors
     /// [`EnqueueError`]; nothing was written then. An error from the database aborts the caller's

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool};
 
+use crate::admin::{DedupScope, QueueSettings};
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::{Q, begin, commit, pid, rollback};
+use crate::interleavings::support::session::{Q, begin, commit, lock_job, pid, rollback};
 use crate::interleavings::support::steps::retried;
 use crate::{Client, Enqueued, NewJob, Unique};
 
@@ -63,8 +64,8 @@ async fn a_claimed_job_has_lost_its_key() {
             let scene = Scene::new().await;
             let (mut producer, mut worker) = (scene.session().await, scene.session().await);
             if wrong {
-                let asks = [("perform check_unclaimed(array[of_job]);", "")];
-                scene.rewrite("lock_unbegun", &asks).await;
+                let asks = [("perform check_unclaimed(array[first_job]);", "")];
+                scene.rewrite("claim_unique_key", &asks).await;
             }
             let first = enqueue(&mut producer, unique.clone()).await.id();
             let claim = scene.claim_one(&mut worker).await;
@@ -237,16 +238,108 @@ async fn a_sweep_deletes_keys_of_ended_jobs_alone() {
     scene.end().await;
 }
 
+/// A job that ends without a run would lose the work of its duplicate.
+#[tokio::test]
+async fn a_job_that_may_end_without_a_run_takes_no_work_over() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let (mut producer, mut other) = (scene.session().await, scene.session().await);
+        if wrong {
+            let takes = [("select coalesce(j.expires_at", "select true or coalesce(j.expires_at")];
+            scene.rewrite("takes_work", &takes).await;
+        }
+        let client = Client::default();
+        let hour = Duration::from_hours(1);
+        for unique in [Unique::until_start("e"), Unique::until_end("e")] {
+            let job = NewJob::new(Q, &1).group("g").unique(unique.clone()).time_to_live(hour);
+            let first = client.enqueue(&mut producer, job).await.unwrap().id();
+            let longer =
+                NewJob::new(Q, &1).group("g").unique(unique.clone()).time_to_live(2 * hour);
+            let until_start = unique == Unique::until_start("e");
+            let answer = client.enqueue(&mut producer, longer).await.unwrap();
+            assert_eq!(answer.is_duplicate(), wrong || !until_start, "{unique:?}");
+            let past = "update seriatim.job set expires_at = now() - interval '1 s' where id = ";
+            scene.run(&format!("{past}{}", answer.id())).await;
+            assert_eq!(enqueue(&mut producer, unique).await.is_duplicate(), wrong);
+            scene.run(&format!("{past}{first}")).await;
+            scene.run("delete from seriatim.job").await;
+        }
+        // A cancel that meets a lock is carried out later, also if an enqueue comes meanwhile.
+        for unique in [Unique::until_start("c"), Unique::replace("d"), Unique::until_end("c")] {
+            let first = enqueue(&mut producer, unique.clone()).await.id();
+            begin(&mut other).await;
+            lock_job(&mut other, first, "no key update").await;
+            scene.cancel(first).await;
+            rollback(&mut other).await;
+            assert_eq!(enqueue(&mut producer, unique).await.is_duplicate(), wrong);
+            scene.clear().await;
+        }
+        scene.end().await;
+    }
+}
+
+/// Producers that come one after the other, each with a lock of the job, leave it to no claim.
+#[tokio::test]
+async fn a_job_that_a_claim_has_found_locked_is_left_to_it() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let (mut producer, mut worker) = (scene.session().await, scene.session().await);
+        if wrong {
+            scene.rewrite("claim_unique_key", &[("is_wanted(first_job) or ", "")]).await;
+        }
+        let unique = || Unique::until_start("k");
+        let first = enqueue(&mut producer, unique()).await.id();
+        begin(&mut producer).await;
+        assert!(enqueue(&mut producer, unique()).await.is_duplicate(), "it waits for no claim");
+        // The group gets its row from a job that can start.
+        let mut claims = Vec::new();
+        scene
+            .run(
+                "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
+            select queue, group_id, now(), id from seriatim.job",
+            )
+            .await;
+        claims.extend(scene.claim(&mut worker, 1).await);
+        assert!(claims.is_empty());
+        commit(&mut producer).await;
+        begin(&mut producer).await;
+        let next = enqueue(&mut producer, unique()).await;
+        assert_eq!(next.is_duplicate(), wrong);
+        scene.run("update seriatim.queue_group set ready_at = now()").await;
+        claims.extend(scene.claim(&mut worker, 1).await);
+        assert_eq!(
+            claims.iter().map(|claim| claim.job).collect::<Vec<_>>(),
+            if wrong { vec![] } else { vec![first] }
+        );
+        commit(&mut producer).await;
+        if !wrong {
+            assert_eq!(
+                enqueue(&mut producer, unique()).await,
+                Enqueued::Duplicate { id: next.id() }
+            );
+        }
+        scene.end().await;
+    }
+}
+
 /// Each needs the other's key.
 #[tokio::test]
 async fn statements_with_the_same_keys_take_them_in_one_order() {
     let scene = Scene::new().await;
     let pool: &PgPool = scene.db.pool();
+    // In the scope of the queue the groups do not count.
     let keys = |order: &[i64]| -> Vec<NewJob> {
-        let job = |n: &i64| NewJob::new(Q, n).group("g").unique(Unique::until_end(n.to_string()));
+        let key = |n: i64| match n {
+            5 => Unique::until_end(n.to_string()).in_group(),
+            _ => Unique::until_end(n.to_string()),
+        };
+        let group = |n: i64| if n == 5 { 5 } else { n * order[0] };
+        let job = |n: &i64| NewJob::new(Q, n).group(format!("g{}", group(*n))).unique(key(*n));
         order.iter().map(job).collect()
     };
     let client = Client::default();
+    let settings = QueueSettings::new(Q).dedup_scope(DedupScope::Group);
+    client.configure_queue(pool, settings).await.unwrap();
     let mut new = 0;
     for _ in 0..20 {
         let (up, down) = tokio::join!(

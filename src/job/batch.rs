@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::job::error::BatchError;
 use crate::job::explanation::BoundedCount;
 use crate::job::job::JobStatus;
+use crate::job::job_json::stored_job;
 use crate::job::name;
 use crate::job::new_job::{DATA_LIMIT, EnqueueSettings, NewJob};
-use crate::job::stored_job::stored_job;
 use crate::job::words::{clock_time, counted};
 
 /// Bounds a result that is kept with its batch, in bytes. A larger one is read from its job, while

@@ -1,6 +1,6 @@
 //! A job's data: raw bytes as the handler takes them, and data as the database has it.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::ops::Deref;
 
 use serde::de::value::{BytesDeserializer, Error as ValueError};
@@ -145,6 +145,15 @@ impl JobData {
             }
         }
     }
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 #[cfg(test)]

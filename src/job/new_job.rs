@@ -476,8 +476,8 @@ impl NewJob {
             return Err(out_of_range("limit_key", key.clone(), "only of a job with a group"));
         }
         if let (Some(Unique { key, in_group: true, .. }), None) = (&unique, &group) {
-            let range = "in its group only of a job with a group";
-            return Err(out_of_range("unique", key.clone(), range));
+            let range = "a key of its group only for a job with a group: call group() as well";
+            return Err(out_of_range("unique key", key.clone(), range));
         }
         let headers = check_headers(&headers, index)?;
         let attributes = check_attributes(attributes.0, index)?;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "cron")]
 use crate::job::cron::{CronMistake, CronTimes};
 use crate::job::error::ScheduleError;
+use crate::job::job_json::stored_job;
 use crate::job::name;
 use crate::job::new_job::{DATA_LIMIT, NewJob};
-use crate::job::stored_job::stored_job;
 
 /// How late a due time may be that [`Missed::Skip`] does not skip.
 const GRACE: TimeDelta = TimeDelta::minutes(1);

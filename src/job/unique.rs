@@ -80,6 +80,11 @@ impl Unique {
         self
     }
 
+    /// Returns the word that the schema's functions take.
+    pub(crate) fn scope(&self) -> &'static str {
+        if self.in_group { "group" } else { "queue" }
+    }
+
     fn with(key: String, mode: UniqueMode) -> Self {
         Self { key, mode, in_group: false }
     }

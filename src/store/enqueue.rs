@@ -17,6 +17,7 @@ use crate::job::error::EnqueueError;
 use crate::job::job::Enqueued;
 use crate::job::new_job::{CheckedJob, DATA_MOST, EnqueueSettings, NewJob};
 use crate::job::redact::redact_detail;
+use crate::job::unique::Unique;
 use crate::metrics::enqueueing::Enqueueing;
 use crate::store::builder::{cte, select, select_into, sql, sub, with};
 use crate::store::fragments::PRIORITY_AGING;
@@ -58,7 +59,7 @@ fn insert(names: &Names, many: bool, notify: bool) -> String {
     } else if notify {
         inserted.returning(sea_query::Query::returning().expr(woken_by_one(names)));
     }
-    with([cte("entry", entry(names, many)), cte("inserted", inserted)], answer)
+    with([cte("entry", entry(names, many, notify)), cte("inserted", inserted)], answer)
 }
 
 /// Whether a setting is a column of `job`, and of which value.
@@ -130,9 +131,7 @@ settings! {
     limit_key: "text", Column::Own, |job| job.limit_key.take();
     batch_id: "int8", Column::Own, |job| job.batch;
     unique_mode: "text", Column::No, |job| job.unique.as_ref().map(|unique| unique.mode.as_str());
-    unique_scope: "text", Column::No, |job| job.unique.as_ref().map(|unique| {
-        if unique.in_group { "group" } else { "queue" }
-    });
+    unique_scope: "text", Column::No, |job| job.unique.as_ref().map(Unique::scope);
     unique_key: "text", Column::Own, |job| job.unique.take().map(|unique| unique.key);
 }
 
@@ -142,7 +141,7 @@ const EXPIRES_AT: &str =
     "coalesce(i.expires_at, clock_timestamp() + make_interval(secs => i.time_to_live))";
 const DEDUP_ID: &str = "coalesce(i.dedup_id, case when i.unique_key is null \
     and (i.by_content or q.dedup_by_content) \
-    then encode(sha256(coalesce(i.payload, convert_to(i.data::jsonb::text, 'UTF8'))), 'hex') end)";
+    then {content_id}(i.data::jsonb, i.payload) end)";
 
 /// The settings as given. Each job has an id, drawn before anything can change the order of the
 /// jobs: the ids of duplicates are lost.
@@ -171,7 +170,7 @@ fn given(names: &Names, many: bool) -> SelectStatement {
         match column {
             Column::No => &mut given,
             Column::Own => given.expr(sql(format!("i.{name}"))),
-            Column::By(value) => given.expr_as(sql(*value), *name),
+            Column::By(value) => given.expr_as(sql(names.sql(value)), *name),
         };
     }
     given.from_subquery(input(names, many), "i").join_as(
@@ -188,11 +187,12 @@ fn given(names: &Names, many: bool) -> SelectStatement {
             or i.unique_key is not null";
         let key =
             "case when i.unique_mode = 'until_end' then 'end ' else 'start ' end || i.unique_key";
-        let in_group = "q.dedup_scope = 'group' or i.unique_scope = 'group'";
+        let in_group = "case when i.unique_key is not null then i.unique_scope = 'group' \
+            else q.dedup_scope = 'group' end";
         given
             .exprs(["i.leads", "i.place"].map(sql))
             .order_by_expr(sql(format!("case when {may_repeat} then i.queue end")), Order::Asc)
-            .order_by_expr(sql(format!("coalesce({key}, {DEDUP_ID})")), Order::Asc)
+            .order_by_expr(sql(names.sql(&format!("coalesce({key}, {DEDUP_ID})"))), Order::Asc)
             .order_by_expr(sql(format!("case when {in_group} then i.group_id end")), Order::Asc)
             .order_by_expr(sql("i.place"), Order::Asc);
     }
@@ -200,13 +200,13 @@ fn given(names: &Names, many: bool) -> SelectStatement {
 }
 
 /// `first`: whose id or key it is, the job's own if it has none or is the first with it.
-fn entry(names: &Names, many: bool) -> SelectStatement {
+fn entry(names: &Names, many: bool, notify: bool) -> SelectStatement {
     let [claim_dedup_id, claim_unique_key] =
         ["claim_dedup_id", "claim_unique_key"].map(|function| names.quoted(function));
     let first = format!(
         "case when n.dedup_id is not null then {claim_dedup_id}(n.queue, n.group_id, n.dedup_id, n.id) \
          when n.unique_key is not null then {claim_unique_key}(n.queue, n.group_id, n.unique_key, \
-           n.unique_mode, n.unique_scope, n.id, n.run_at, n.data, n.payload, n.content_type, n.name, \
+           n.unique_mode, n.unique_scope, n.id, {notify}, n.run_at, n.data, n.payload, n.content_type, n.name, \
            n.reference, n.expires_at, n.max_attempts, n.timeout_ms, n.lease_ms, n.headers, n.attributes) \
          else n.id end"
     );

@@ -58,8 +58,9 @@ pub(crate) const FREE_JOB: &str =
     "claim = null, lease_until = null, suspect = null, claimed_by = null";
 
 /// The assignments that queue a job `j` again, with all its attempts. They leave its expiry alone.
+/// Its unique key may be another job's by now.
 pub(crate) const QUEUED_AGAIN: &str = "status = 'queued', finished_at = null, \
-     run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, snoozes = 0, parked_with = null";
+     run_at = now(), turn_at = now(), attempts_forgiven = j.attempts, snoozes = 0, parked_with = null, unique_key = null";
 
 /// The assignments that queue a dead job `j`. An expiry that is over no longer counts: it would end
 /// the job at once.

@@ -1,7 +1,6 @@
 //! The functions of the schema: `sql/functions/` has their text. Their constants and shared
 //! fragments are filled in here, and nowhere else.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use sqlx::migrate::{Migration, MigrationType};
@@ -9,6 +8,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr};
 
 use crate::job::advice::MOVED_TO;
 use crate::job::batch;
+use crate::job::bytes::hex;
 use crate::job::counts::QueueCounts;
 use crate::job::explanation::BoundedCount;
 use crate::job::headers;
@@ -50,9 +50,9 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/checks.sql"),
     include_str!("../../sql/functions/wake_up.sql"),
     include_str!("../../sql/functions/dedup.sql"),
-    include_str!("../../sql/functions/unique.sql"),
     include_str!("../../sql/functions/batch_job.sql"),
     include_str!("../../sql/functions/enqueue.sql"),
+    include_str!("../../sql/functions/enqueue_jobs.sql"),
     include_str!("../../sql/functions/stored_job.sql"),
     include_str!("../../sql/functions/claimed.sql"),
     include_str!("../../sql/functions/attempt.sql"),
@@ -62,6 +62,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/tidy_flags.sql"),
     include_str!("../../sql/functions/lock.sql"),
     include_str!("../../sql/functions/head.sql"),
+    include_str!("../../sql/functions/unique.sql"),
     include_str!("../../sql/functions/start.sql"),
     include_str!("../../sql/functions/defer.sql"),
     include_str!("../../sql/functions/ungrouped.sql"),
@@ -239,15 +240,6 @@ pub(crate) fn checksum(text: &str) -> Vec<u8> {
     let sql = AssertSqlSafe(text).into_sql_str();
     let migration = Migration::new(0, "".into(), MigrationType::Simple, sql, false);
     migration.checksum.into_owned()
-}
-
-/// Bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut digits = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        _ = write!(digits, "{byte:02x}");
-    }
-    digits
 }
 
 /// A function, or a view, as this version of the library makes it.

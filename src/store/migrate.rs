@@ -14,8 +14,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::time::sleep;
 
 use crate::error::MigrateError;
+use crate::job::bytes::hex;
 use crate::job::shard::ShardId;
-use crate::store::functions::{Function, checksum, functions, hex, quoted as quoted_text, view};
+use crate::store::functions::{Function, checksum, functions, quoted as quoted_text, view};
 use crate::store::session::no_transaction_timeout;
 use crate::store::shard::{PAUSE, TRIES};
 use crate::store::{Names, Store, gave_up_waiting};

@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 29] = [
+pub const TABLES: [&str; 30] = [
     "adoption_lock",
     "batch",
     "batch_due",

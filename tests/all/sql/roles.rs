@@ -141,6 +141,15 @@ async fn a_producer_may_only_enqueue() {
     assert!(client.enqueue(producer, unique).await.unwrap().is_duplicate());
     assert_eq!(jobs_where(pool, "true").await, 8);
     assert_eq!(jobs_where(pool, "data = '4' and replaced = 3").await, 1);
+    // Not a job without the key, whatever it says whose key that is.
+    for for_job in ["(select min(id) from seriatim.job)", "-1"] {
+        let steal = format!(
+            "select seriatim.claim_unique_key('q', null, 'evil', 'replace', 'queue', {for_job}, false, now(), \
+             '\"stolen\"', null, null, null, null, null, null, null, null, null, null)"
+        );
+        sqlx::query(AssertSqlSafe(steal)).execute(producer).await.unwrap();
+    }
+    assert_eq!(jobs_where(pool, "data = '\"stolen\"'").await, 0);
 
     may_not(producer, &OWNERS).await;
     may_not(
@@ -157,6 +166,7 @@ async fn a_producer_may_only_enqueue() {
             "delete from seriatim.job",
             "delete from seriatim.dedup",
             "table seriatim.unique_key",
+            "select seriatim.lock_unbegun(1, 'q', 'k')",
             "insert into seriatim.job (queue, data, status) values ('q', '1', 'succeeded')",
             "insert into seriatim.job (queue, data, result) values ('q', '1', '1')",
             "insert into seriatim.job (queue, data) values ('q', '1') returning data",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 use seriatim::receive::{Receive, ReceiveError};
-use seriatim::{Client, NewJob, Unique};
+use seriatim::{Client, NewBatch, NewJob, Unique};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use crate::support::{by_hand, database, eventually, jobs_where, value};
@@ -502,4 +502,89 @@ async fn what_is_no_receipt_hurts_no_other() {
     let attributes = "select seriatim.enqueue('q', '1', attributes => '[]')";
     let error = sqlx::query(attributes).fetch_one(pool).await.unwrap_err();
     assert!(error.to_string().contains("no object"), "{error}");
+}
+
+/// A row of `job` without the columns that differ from enqueue to enqueue.
+const AS_ENQUEUED: &str = "select to_jsonb(j) - '{id,created_at,turn_at,run_at,expires_at}'::text[] \
+    || jsonb_build_object('due', round(extract(epoch from j.run_at - j.created_at)), \
+      'expires', round(extract(epoch from j.expires_at - j.created_at))) from seriatim.job j order by j.id";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_as_json_is_the_job_that_the_library_enqueues() {
+    let database = database().await;
+    let pool = database.pool();
+    let batch = Client::default().open_batch(pool, NewBatch::new("b", NewJob::new("q", &1))).await;
+    let batch = batch.unwrap();
+    let full = |job: NewJob| {
+        let hour = Duration::from_hours(1);
+        let job = job.group("g \u{1f600}").limit_key("k").name("n").reference("r").priority(7);
+        let job = job
+            .delay(hour)
+            .time_to_live(2 * hour)
+            .timeout(hour)
+            .lease(Duration::from_millis(1_500));
+        job.max_attempts(2).header("h", "\"x\"").batch(batch)
+    };
+    let at = Utc::now() + TimeDelta::days(3);
+    let jobs = || {
+        [
+            full(
+                NewJob::new("q", &json!({"a": [1, "\u{e9}", null]}))
+                    .unique(Unique::until_end("u").in_group()),
+            ),
+            full(NewJob::bytes("q", "text/x", [0, 255, 10]).dedup_id("d")),
+            NewJob::new("q", &json!(null)).run_at(at).expires_at(at + TimeDelta::days(1)),
+            NewJob::new("q", &"same").dedup_by_content(),
+            NewJob::new("q", &"same").dedup_by_content(),
+        ]
+    };
+    let clear =
+        "delete from seriatim.job; delete from seriatim.dedup; delete from seriatim.unique_key";
+    let enqueued = seriatim::enqueue_many(pool, jobs()).await.unwrap();
+    let by_library: Vec<Value> = sqlx::query_scalar(AS_ENQUEUED).fetch_all(pool).await.unwrap();
+    sqlx::raw_sql(clear).execute(pool).await.unwrap();
+    let by_json = "select id, duplicate from seriatim.enqueue_jobs($1::text::jsonb)";
+    let json = serde_json::to_string(&jobs()).unwrap();
+    let rows = sqlx::query(by_json).bind(json).fetch_all(pool).await.unwrap();
+    assert_eq!(sqlx::query_scalar::<_, Value>(AS_ENQUEUED).fetch_all(pool).await.unwrap().len(), 4);
+    let as_json: Vec<Value> = sqlx::query_scalar(AS_ENQUEUED).fetch_all(pool).await.unwrap();
+    for (library, json) in by_library.iter().zip(&as_json) {
+        // One statement flags the first job of a group, and `enqueue_jobs` each.
+        let same = |job: &Value| {
+            let mut job = job.clone();
+            job["flagged"] = json!(null);
+            job
+        };
+        assert_eq!(same(library), same(json));
+    }
+    let duplicates: Vec<bool> = rows.iter().map(|row| row.get(1)).collect();
+    assert_eq!(duplicates, enqueued.iter().map(|job| job.is_duplicate()).collect::<Vec<_>>());
+    assert!(serde_json::to_string(&NewJob::new("", &1)).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_jobs_of_a_call_are_enqueued_or_none() {
+    let database = database().await;
+    for (jobs, message) in [
+        ("null", "the jobs are no array"),
+        ("'7'", "the jobs are no array"),
+        (
+            "'[{\"queue\": \"q\", \"data\": 1}, 7]'",
+            "job 2 of the call cannot be enqueued: it is no object",
+        ),
+        ("'{\"queue\": \"q\", \"data\": 1, \"grup\": 1}'", "it has \"grup\", which no job takes"),
+        ("'{\"data\": 1}'", "job 1 of the call cannot be enqueued: the queue is null"),
+        ("'[{\"queue\": \"q\", \"data\": 1}, {\"queue\": \"q\"}]'", "a job has data or a payload"),
+        ("'{\"queue\": \"q\", \"data\": 1, \"lease_ms\": 1}'", "the lease is 00:00:00.001"),
+        ("'{\"queue\": \"q\", \"data\": 1, \"timeout_ms\": 0}'", "the timeout is 00:00:00"),
+        ("'{\"queue\": \"q\", \"data\": 1, \"batch\": 99}'", "batch"),
+    ] {
+        let sql = format!("select * from seriatim.enqueue_jobs({jobs})");
+        let error = sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap_err();
+        let text = said(error);
+        assert!(text.contains(message), "{jobs}: {text}");
+    }
+    assert_eq!(jobs_where(database.pool(), "true").await, 0);
+    let none = "select count(*) from seriatim.enqueue_jobs('[]')";
+    assert_eq!(value::<i64>(database.pool(), none).await, 0);
 }

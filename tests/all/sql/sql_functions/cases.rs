@@ -324,7 +324,7 @@ pub const CASES: [(&str, &str); 34] = [
          enqueue c unique=k mode=until_end -> as a
          nack a.1 -> done
          enqueue d unique=k mode=until_end -> as a
-         receive 2 -> a.2 b.1
+         receive 2 -> b.1 a.2
          ack a.2 -> done
          enqueue e unique=k mode=until_end -> new",
     ),
