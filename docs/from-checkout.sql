@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xb61e08eca94ab14f5fee493fe370f68a51ed6cf26b0fc933c61749c4c354882810f0dc121468d0b571b1e61dc1e42c61', 1);
+values (1, 'schema', '\xbd70de49cd5748b1178a3e842a9316e0c8874de8b3868d2f42cf318f7c1696f89e54e52c1289ea103854997928970da8', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -72,6 +72,15 @@ create table if not exists maintenance (
   swept_to text not null default '',
   seen_at timestamptz
 ) with (fillfactor = 50);
+create table if not exists key_limit (
+  queue text not null,
+  limit_key text not null,
+  groups integer not null,
+  primary key (queue, limit_key),
+  constraint key_limit_queue_length check (char_length(queue) between 1 and 200),
+  constraint key_limit_key_length check (char_length(limit_key) between 1 and 400),
+  constraint key_limit_groups check (groups >= 0)
+);
 alter table maintenance add column if not exists swept_key text not null default '';
 alter type turn drop attribute if exists followers;
 -- Checked in new rows alone so far.

@@ -76,7 +76,7 @@ grant select, insert, update, delete on seriatim.queue_metrics, seriatim.queue_m
 grant select, insert, update, delete on seriatim.batch, seriatim.batch_end, seriatim.batch_due to seriatim_worker;
 -- Schedules: a processor stores its own, and fires all.
 grant select, insert, update on seriatim.schedule to seriatim_worker;
-grant select on seriatim.queue, seriatim.group_setting, seriatim.dead_letters to seriatim_worker;
+grant select on seriatim.queue, seriatim.group_setting, seriatim.key_limit, seriatim.dead_letters to seriatim_worker;
 -- To lock these rows; PostgreSQL wants the right to update some column for it.
 grant update (pause_reason) on seriatim.group_setting to seriatim_worker;
 -- And to count the starts of a queue with a rate.
@@ -93,7 +93,7 @@ grant select (queue, group_id, ready_at, head_id, claim, job_id, batch, started_
   halted_at, halt_job_id, halt_until, halt_then, park_to, rechecks, spaced_until,
   limit_key, gated_by, gated_at, xmax) on seriatim.queue_group to seriatim_observer;
 grant select (hash, xmax) on seriatim.adoption_lock to seriatim_observer;
-grant select on seriatim.queue, seriatim.group_setting, seriatim.processor, seriatim.cancel_request, seriatim.server,
+grant select on seriatim.queue, seriatim.group_setting, seriatim.key_limit, seriatim.processor, seriatim.cancel_request, seriatim.server,
   seriatim.operation, seriatim.queue_metrics, seriatim.queue_minute, seriatim.move_task, seriatim.receiver,
   seriatim.maintenance to seriatim_observer;
 -- How far jobs are, as their handlers say. Not their checkpoints: these are data, as what jobs carry is.
@@ -113,6 +113,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.explain(bigint), seriatim.explain_group(text, text), seriatim.explain_subject(text, text, bigint),
   seriatim.subject_facts(text, text, bigint), seriatim.subject_reasons(record), seriatim.shown_query(text), seriatim.queue_settings(text),
   seriatim.rate_room(integer, bigint, integer, timestamptz, timestamptz), seriatim.limit_key_hash(text, text),
+  seriatim.limit_of_key(text, text, integer),
   seriatim.batches(bigint, bigint, integer, boolean)
   to seriatim_observer;
 grant select on seriatim.queue_overview, seriatim.group_overview to seriatim_observer;
@@ -129,9 +130,9 @@ grant select (reason) on seriatim.stopped to seriatim_observer;
 -- without what they carry.
 
 -- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
--- set_group_policy, park_group and remove_schedule. The table operation keeps a record of it, which they can neither change nor delete.
+-- set_key_limit, set_group_policy, park_group and remove_schedule. The table operation keeps a record of it, which they can neither change nor delete.
 grant seriatim_worker, seriatim_observer to seriatim_operator;
-grant insert, update, delete on seriatim.queue, seriatim.group_setting to seriatim_operator;
+grant insert, update, delete on seriatim.queue, seriatim.group_setting, seriatim.key_limit to seriatim_operator;
 grant delete on seriatim.schedule to seriatim_operator;
 -- SQS clients whose key names one of these roles: producers send, workers receive, delete and purge as well, observers read
 -- attributes, operators make, change and remove queues. Nobody of them reads keys or the secret of receipt handles.

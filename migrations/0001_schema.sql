@@ -339,7 +339,7 @@ create table queue (
   rate_next_at timestamptz,                    -- when the next start is due, if all keep the interval
   group_spacing_ms bigint,                     -- from a start of a group to its next one
   rested_by bigint,                            -- the job that asked for the pause; null: an operator did
-  limit_per_key integer,                       -- groups with one key that run at once; 0: no longer
+  limit_per_key integer,                       -- groups with one key that run at once; 0: any number
   constraint queue_name_length check (char_length(name) between 1 and 200),
   constraint queue_in_flight_limit check (in_flight_limit > 0),
   constraint queue_delay check (delay_ms >= 0),
@@ -381,6 +381,18 @@ create table group_setting (
   constraint group_setting_policy check (out_of_attempts in ('continue', 'halt', 'park')),
   constraint group_setting_halt check (
     halt_then in ('park', 'continue') and (halt_then is null) = (halt_for_ms is null))
+);
+
+-- Other limits than `queue.limit_per_key`, for single limit keys. A queue that has some has a
+-- `limit_per_key` too: 0 if no other key is limited.
+create table key_limit (
+  queue text not null,
+  limit_key text not null,
+  groups integer not null,                     -- that run at once; 0: none begins
+  primary key (queue, limit_key),
+  constraint key_limit_queue_length check (char_length(queue) between 1 and 200),
+  constraint key_limit_key_length check (char_length(limit_key) between 1 and 400),
+  constraint key_limit_groups check (groups >= 0)
 );
 
 create table processor (

@@ -11,7 +11,8 @@
 //! [`Maintained`] for the effect of maintenance, [`Batch`] and [`BatchJob`] for batches.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
-//! them by [`Client::configure_queue`](crate::Client::configure_queue).
+//! them by [`Client::configure_queue`](crate::Client::configure_queue). A [`KeyLimit`] is the limit of
+//! a single limit key, which [`Operator::limit_key`] sets.
 //!
 //! ```no_run
 //! use seriatim::Client;
@@ -49,6 +50,6 @@ pub use crate::job::overview::{
     QueueOverview, TookOver,
 };
 pub use crate::job::policy::OverriddenOption;
-pub use crate::job::queue_settings::{DedupScope, QueueSettings, StoredQueueSettings};
+pub use crate::job::queue_settings::{DedupScope, KeyLimit, QueueSettings, StoredQueueSettings};
 pub use crate::job::rate::Rate;
 pub use crate::job::schedule::{StoredSchedule, Timing};

@@ -180,7 +180,9 @@ begin
     answer.next := {schema}.due_in(terms.queue);
     return answer;
   end if;
-  if per_key = 0 and terms.receiver and terms.group_id is not null then
+  if per_key = 0 and terms.receiver and terms.group_id is not null and not exists (
+    select from {schema}.key_limit l where l.queue = terms.queue)
+  then
     -- The limit was removed. Groups that waited for it are woken by claims of all groups.
     per_key := null;
   end if;

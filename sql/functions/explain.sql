@@ -50,7 +50,8 @@ as $$
       h.xmax::text as head_locked_by,
       -- A claim counts by these.
       case when q.in_flight_limit is not null or q.rate is not null then q.xmax::text end as queue_locked_by,
-      case when q.limit_per_key > 0 and h.limit_key is not null then (
+      case when limit_of_key(k.queue, h.limit_key, q.limit_per_key) is not null
+        and h.limit_key is not null then (
         select l.xmax::text from adoption_lock l
         where l.hash = any (array[limit_key_hash(k.queue, h.limit_key)])) end as key_locked_by,
       {paused_q} as queue_paused, q.paused_at as queue_paused_at, q.pause_reason as queue_reason,
@@ -61,7 +62,8 @@ as $$
       coalesce(g.claimed_by, h.claimed_by) is null as received,
       q.in_flight_limit, case when r.starts = 0 then r.free_at end as rate_free_at,
       case when r.starts = 0 then q.rate end as rate, q.rate_per_ms, g.spaced_until,
-      g.gated_by as limit_key, g.gated_at, nullif(q.limit_per_key, 0) as limit_per_key,
+      g.gated_by as limit_key, g.gated_at,
+      limit_of_key(k.queue, g.gated_by, q.limit_per_key) as limit_per_key,
       (select count(*) from (
           select from queue_group n where n.queue = k.queue and n.limit_key = g.gated_by
           limit {count_limit}) n) as key_taken,

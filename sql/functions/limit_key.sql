@@ -8,9 +8,14 @@
 --
 -- Slots are counted behind the key's lock, by a snapshot that is younger. So no more groups run
 -- than the limit says. And a gated group is never forgotten: it was gated while other rows had all
--- slots, and the end of each of these is appended when it commits. A claim reads the limit once,
--- and decides once which slot a turn has (`start_turns`): a row must have the slot that gated
+-- slots, and the end of each of these is appended when it commits. A claim reads the queue's limit
+-- once, and decides once which slot a turn has (`has_slot`): a row must have the slot that gated
 -- another group.
+--
+-- A key may have a limit of its own (`key_limit`); 0 pauses it. A claim reads that limit after it
+-- has locked the key, so it needs no other lock: a change always appends a slot (`set_key_limit`),
+-- and no claim consumes the slot before the claims that have read the old limit have committed. A
+-- queue with a key's own limit has a `limit_per_key`: 0 if only such keys are limited.
 
 -- Returns the hash of a limit key. Its lock is the row of `adoption_lock` with that hash, as for
 -- new groups: some keys and groups share a lock.
@@ -39,34 +44,54 @@ begin
   return false;
 end $$;
 
--- Returns how many slots of a key are left, of `per_key`. The key is locked.
-create or replace function {schema}.slots_left(of_queue text, key text, per_key bigint) returns bigint
+-- Returns the limit of a key: its own one, or `per_key` of its queue. Null: it has no limit.
+create or replace function {schema}.limit_of_key(of_queue text, key text, per_key integer) returns integer
+language sql stable as $$
+  select coalesce(
+    (select l.groups from {schema}.key_limit l where l.queue = of_queue and l.limit_key = key limit 1),
+    nullif(per_key, 0))
+$$;
+
+-- Returns how many slots of a key are left; null if it has no limit. The key is locked.
+create or replace function {schema}.slots_left(of_queue text, key text, per_key integer) returns bigint
 language plpgsql volatile as $$
 begin
-  return per_key - (
+  return {schema}.limit_of_key(of_queue, key, per_key) - (
     select count(*) from {schema}.queue_group g where g.queue = of_queue and g.limit_key = key);
 end $$;
 
--- Returns whether a turn may start its job, or its key has a slot for it. `taken` are the keys of
--- slots that this claim has given to turns and not written yet. A claim that is taken over has its
--- slot. One of `full_keys` has none left. If another claim has the key, the next claim counts: it
--- wakes the group if there is a slot.
+-- Decides whether a turn with a limit key may start its job, and whether it has a slot of the key
+-- then (`slotted`). `taken` are the keys of slots that this claim has given to turns and not written
+-- yet. A claim that is taken over has its slot. So has a group that was woken, unless its key is
+-- paused since. One of `full_keys` has none left. If another claim has the key, the next claim
+-- counts: it wakes the group if there is a slot.
+--
+-- A slot that a row has stays its own when the limit goes: its end wakes who waits for it.
 create or replace function {schema}.has_slot(of_queue text, per_key integer, turn {schema}.turn, taken text[],
-  full_keys text[]) returns boolean
+  full_keys text[], out starts boolean, out slotted boolean)
 language plpgsql volatile as $$
+declare
+  held constant boolean := coalesce(turn.held_key = turn.limit_key, false);
+  most constant integer := case when per_key is not null and turn.disposition = 'run'
+    then {schema}.limit_of_key(of_queue, turn.limit_key, per_key) end;
+  slots_left bigint;
 begin
-  if coalesce(per_key, 0) = 0 or turn.disposition <> 'run' or turn.lapsed_job is not null
-    or turn.held_key = turn.limit_key
-  then
-    return true;
+  starts := true;
+  slotted := turn.disposition = 'run' and (held or most is not null);
+  if most is null or turn.lapsed_job is not null or held and most > 0 then
+    return;
   elsif turn.limit_key = any (full_keys) then
-    return false;
-  elsif not {schema}.lock_limit_key(of_queue, turn.limit_key, 3) then
+    starts := false;
+  elsif {schema}.lock_limit_key(of_queue, turn.limit_key, 3) then
+    -- The limit may have changed before the lock.
+    slots_left := {schema}.slots_left(of_queue, turn.limit_key, per_key) + held::integer;
+    starts := coalesce(slots_left > (
+      select count(*) from unnest(taken) t(key) where t.key = turn.limit_key), true);
+    slotted := held or slots_left is not null;
+  else
     perform {schema}.note_locked_key(of_queue, turn.limit_key);
-    return false;
+    starts := false;
   end if;
-  return {schema}.slots_left(of_queue, turn.limit_key, per_key) > (
-    select count(*) from unnest(taken) t(key) where t.key = turn.limit_key);
 end $$;
 
 -- Leaves a note in `freed_slot` for a key that another transaction has locked: a later claim counts
@@ -125,8 +150,8 @@ language sql volatile as $$
 $$;
 
 -- Consumes freed slots of a queue: wakes up to `most` gated groups, and keeps a slot for each.
--- Returns the first of their places in the line. If the limit is 0, as it was removed, all gated
--- groups are woken. A slot that it cannot pass on stays for the next claim.
+-- Returns the first of their places in the line. If a key has no limit, as it was removed, all its
+-- gated groups are woken. A slot that it cannot pass on stays for the next claim.
 --
 -- It skips keys that other transactions have locked, however many they are: about 5 us each.
 --
@@ -138,7 +163,7 @@ create or replace function {schema}.wake_gated(of_queue text, per_key integer, m
   from_at timestamptz) returns timestamptz
 language plpgsql volatile as $$
 declare
-  keys text[]; freed text; room bigint; woken record; first_at timestamptz;
+  keys text[]; freed text; slots_left bigint; room bigint; woken record; first_at timestamptz;
 begin
   keys := array(
     select f.limit_key from {schema}.freed_slot f
@@ -151,7 +176,8 @@ begin
     delete from {schema}.freed_slot f where f.ctid = any (array(
       select f.ctid from {schema}.freed_slot f
       where f.queue = of_queue and f.limit_key = freed for update skip locked));
-    room := case when per_key = 0 then 1000000 else {schema}.slots_left(of_queue, freed, per_key) end;
+    slots_left := {schema}.slots_left(of_queue, freed, per_key);
+    room := coalesce(slots_left, 1000000);
     continue when room < 1;
     with gated as materialized (
       select g.ctid as line, g.gated_at from {schema}.queue_group g
@@ -160,7 +186,7 @@ begin
     written as (
       update {schema}.queue_group g set
         ready_at = gated.gated_at, gated_by = null, gated_at = null,
-        limit_key = case when per_key > 0 then freed end
+        limit_key = case when slots_left is not null then freed end
       from gated where g.ctid = gated.line
       returning gated.gated_at)
     select count(*) as groups, min(w.gated_at) as first_at into woken from written w;
@@ -220,8 +246,7 @@ create or replace function {schema}.wake_stranded(of_queue text, after_key text 
 language plpgsql volatile as $$
 declare
   late text[]; lost bigint; until constant timestamptz := clock_timestamp() + interval '0.5 s';
-  per_key constant bigint := (
-    select nullif(q.limit_per_key, 0) from {schema}.queue q where q.name = of_queue);
+  per_key constant integer := (select q.limit_per_key from {schema}.queue q where q.name = of_queue);
 begin
   stranded := 0;
   last_key := coalesce(after_key, '');
@@ -236,18 +261,20 @@ begin
         where g.queue = of_queue and g.gated_by > gated.key order by g.gated_by limit 1), gated.place + 1
       from gated where gated.key is not null and gated.place < 1000),
     looked as materialized (
-      select gated.key, gated.place, (
+      select gated.key, gated.place, own.most, (
           select count(*) from (
             select from {schema}.queue_group t where t.queue = of_queue and t.limit_key = gated.key
-            limit per_key) t) as taken, (
+            limit own.most) t) as taken, (
           select f.limit_key from {schema}.freed_slot f
           where f.queue = of_queue and f.limit_key = gated.key limit 1) is not null as noted
-      from gated where gated.key is not null)
+      from gated
+        cross join lateral (select {schema}.limit_of_key(of_queue, gated.key, per_key) as most offset 0) own
+      where gated.key is not null)
     select array_agg(l.key) filter (where w.waits), count(*) filter (where w.waits and l.taken = 0),
         (array_agg(l.key) filter (where l.place = 1000))[1]
       into late, lost, last_key
     from looked l cross join lateral (
-      select not l.noted and (per_key is null or l.taken < per_key) as waits) w;
+      select not l.noted and coalesce(l.taken < l.most, true) as waits) w;
     if late is not null then
       perform {schema}.free_slots(array_fill(of_queue, array[cardinality(late)]), late, true);
     end if;

@@ -256,6 +256,7 @@ declare
   states text[];
   limited constant boolean := coalesce((
     select coalesce(q.in_flight_limit, q.rate, nullif(q.limit_per_key, 0)) is not null
+      or q.limit_per_key = 0 and exists (select from key_limit l where l.queue = q.name)
     from queue q where q.name = receive.queue), false);
 begin
   perform check_isolation('receive');

@@ -184,6 +184,53 @@ begin
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 
+-- Limits how many groups with one limit key run at once, instead of the queue's `limit_per_key`; 0:
+-- none begins. Null: what the queue says. What runs goes on, and what a dead worker ran is taken
+-- over.
+--
+-- Workers are woken, and the next claim looks which groups may begin. One that looks at the key at
+-- this moment, by the old limit, has it locked until it has committed.
+--
+-- Locks: the queue's row, if the queue has had no limit per key, and waits for a claim's
+-- milliseconds; then the key's limit, and waits for another change of it.
+create or replace function set_key_limit(queue text, limit_key text, key_limit integer,
+  reason text default null, actor text default session_user) returns void
+language plpgsql volatile set search_path from current as $$
+#variable_conflict use_column
+declare
+  done boolean := true;
+begin
+  perform check_queue(queue);
+  if set_key_limit.limit_key is null then
+    raise exception 'the limit key is null' using errcode = '22023', hint = 'Name the key.';
+  end if;
+  perform check_name('limit key', limit_key, {group_limit});
+  if set_key_limit.key_limit < 0 then
+    raise exception 'the limit is %, it must be from 0 to 2147483647', set_key_limit.key_limit
+      using errcode = '22023', hint = 'Name 0 to pause the key, or null to limit it as its queue says.';
+  end if;
+  if set_key_limit.key_limit is null then
+    delete from key_limit l where l.queue = set_key_limit.queue and l.limit_key = set_key_limit.limit_key;
+    done := found;
+  else
+    if not exists (select from queue q where q.name = set_key_limit.queue and q.limit_per_key is not null) then
+      -- Claims of the queue look for limits of keys from now on.
+      insert into queue as old (name, limit_per_key) select set_key_limit.queue, 0
+      on conflict (name) do update set limit_per_key = coalesce(old.limit_per_key, 0);
+    end if;
+    insert into key_limit (queue, limit_key, groups)
+    select set_key_limit.queue, set_key_limit.limit_key, set_key_limit.key_limit
+    on conflict (queue, limit_key) do update set groups = excluded.groups;
+  end if;
+  if done then
+    -- Even if no group is gated: an open claim may gate one.
+    perform free_slots(array[set_key_limit.queue], array[set_key_limit.limit_key], true);
+  end if;
+  perform record_change(actor, 'set_key_limit', set_key_limit.queue, null, null, reason, done::integer,
+    format('(limit key %s: %s)', to_json(set_key_limit.limit_key),
+      coalesce(set_key_limit.key_limit::text, 'as the queue says')), null);
+end $$;
+
 -- Sets what a group does with a job that is out of attempts, instead of what its queue says:
 -- continue, halt or park, and the deadline of a halt. Null unsets it; its row goes unless the group
 -- is paused.

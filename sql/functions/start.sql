@@ -128,7 +128,7 @@ create or replace function {schema}.pick_by_keys(terms {schema}.claim_terms, lim
   out deferred {schema}.turn[], out full_keys text[], out freed text[], out size bigint, out more boolean)
 language plpgsql volatile as $$
 declare
-  turn {schema}.turn; begins boolean; taken text[] := '{}'; slot_key text;
+  turn {schema}.turn; begins boolean; taken text[] := '{}'; slot record; slot_key text;
 begin
   started := '{}';
   deferred := '{}';
@@ -139,18 +139,19 @@ begin
   foreach turn in array turns loop
     begins := turn.job is not null and cardinality(started) < limits.slots
       and (size < limits.bytes or started = '{}');
-    if begins and turn.limit_key is not null
-      and not {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys)
-    then
-      full_keys := full_keys || turn.limit_key;
-      turn.gated := true;
-      turn.job := null;
-      begins := false;
+    slot_key := null;
+    if begins and turn.limit_key is not null then
+      slot := {schema}.has_slot(terms.queue, per_key, turn, taken, full_keys);
+      if slot.starts then
+        slot_key := case when slot.slotted then turn.limit_key end;
+      else
+        full_keys := full_keys || turn.limit_key;
+        turn.gated := true;
+        turn.job := null;
+        begins := false;
+      end if;
     end if;
     if begins then
-      -- A slot that it has stays its own when the limit goes: its end wakes who waits for it.
-      slot_key := case when turn.disposition = 'run' and (turn.limit_key = turn.held_key or per_key > 0)
-        then turn.limit_key end;
       if slot_key is distinct from turn.held_key then
         freed := freed || array_remove(array[turn.held_key], null);
         taken := taken || array_remove(array[slot_key], null);

@@ -5,7 +5,7 @@ use sqlx::PgExecutor;
 use crate::client::client::Client;
 use crate::job::error::ConfigureError;
 use crate::job::policy::OverriddenOption;
-use crate::job::queue_settings::{QueueSettings, StoredQueueSettings};
+use crate::job::queue_settings::{KeyLimit, QueueSettings, StoredQueueSettings};
 use crate::store::Acting;
 
 impl Client {
@@ -34,6 +34,16 @@ impl Client {
         queue: &str,
     ) -> Result<StoredQueueSettings, sqlx::Error> {
         self.store.queue_settings(executor, queue).await
+    }
+
+    /// Returns the limit keys of a queue that have a limit of their own, in their order. An
+    /// [operator](crate::admin::Operator::limit_key) sets these limits.
+    pub async fn key_limits(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<KeyLimit>, sqlx::Error> {
+        self.store.key_limits(executor, queue).await
     }
 
     /// Returns what living processors say of their queues' failed attempts and does not count,

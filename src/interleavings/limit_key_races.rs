@@ -98,6 +98,75 @@ async fn a_limit_that_is_removed_during_a_claim_strands_no_group() {
     }
 }
 
+/// The key `t` is paused, and a claim is about to gate `a`. The key's limit is raised, or removed.
+#[tokio::test]
+async fn a_key_that_goes_on_next_to_a_claim_strands_no_group() {
+    for limit in ["1", "null"] {
+        for wrong in WRONG.iter().copied() {
+            let scene = limited().await;
+            scene.run("select seriatim.set_key_limit('q', 't', 0)").await;
+            if wrong {
+                let append = "perform free_slots(array[set_key_limit.queue], \
+                              array[set_key_limit.limit_key], true);";
+                let seen = "perform free_gated(set_key_limit.queue);";
+                scene.rewrite("set_key_limit", &[(append, seen)]).await;
+            }
+            scene.close_gate().await;
+            let decided = "turns := deferred;";
+            let stops = format!("{decided} perform pass_gate();");
+            scene.rewrite("start_turns", &[(decided, &stops)]).await;
+            let mut conn = scene.session().await;
+            let all = enqueue(&mut conn, "t", &["a"]).await;
+            let claiming = scene.claim_at_gate().await;
+            scene.run(&format!("select seriatim.set_key_limit('q', 't', {limit})")).await;
+            // Another claim leaves the slot to the one that has the key.
+            assert!(scene.claim(&mut conn, 10).await.is_empty());
+            scene.open_gate().await;
+            claiming.await.unwrap();
+            let mut ran = Vec::new();
+            if let Some(claim) = claim_of(&scene, "a").await {
+                scene.run_job(&mut conn, &claim).await;
+                ran.push(claim.job);
+            }
+            ran.extend(run_all(&scene, &mut conn).await);
+            assert_eq!(ran, if wrong { vec![] } else { all }, "{limit}");
+            scene.end().await;
+        }
+    }
+}
+
+/// A claim has read that the key is paused, and has not locked the key. The key goes on, and
+/// another claim consumes the slot of that change.
+#[tokio::test]
+async fn a_claim_reads_the_limit_of_a_key_behind_its_lock() {
+    for wrong in WRONG.iter().copied() {
+        let scene = limited().await;
+        scene.run("select seriatim.set_key_limit('q', 't', 0)").await;
+        scene.close_gate().await;
+        let read = "starts := true;";
+        let stops = format!("{read} perform pass_gate();");
+        scene.rewrite("has_slot", &[(read, &stops)]).await;
+        if wrong {
+            // The claim counts by the limit that it has read before the lock. No group runs.
+            scene.rewrite("has_slot", &[("+ held::integer;", "* 0 + most;")]).await;
+        }
+        let mut conn = scene.session().await;
+        // It consumes the slot of that change, and so locks the key.
+        assert!(scene.claim(&mut conn, 10).await.is_empty());
+        let all = enqueue(&mut conn, "t", &["a"]).await;
+        let claiming = scene.claim_at_gate().await;
+        scene.run("select seriatim.set_key_limit('q', 't', 1)").await;
+        assert!(scene.claim(&mut conn, 10).await.is_empty());
+        assert_eq!(scene.number("select count(*) from seriatim.freed_slot").await, 0);
+        scene.open_gate().await;
+        claiming.await.unwrap();
+        let started = claim_of(&scene, "a").await.map(|claim| claim.job);
+        assert_eq!(started, (!wrong).then_some(all[0]));
+        assert!(run_all(&scene, &mut conn).await.is_empty());
+        scene.end().await;
+    }
+}
+
 /// A claim has begun, and stops before it reads flags. Then the only slot is kept for the free row
 /// of a group that has a flag: its claim is released, or another claim has woken it. The claim at
 /// the gate adopts that group.

@@ -537,3 +537,101 @@ async fn at_random_no_key_runs_over_its_limit_and_no_group_stays() {
     assert!(order);
     std::sync::Arc::try_unwrap(scene).ok().unwrap().end().await;
 }
+
+/// Sets the limit of the key `t`.
+fn key_limit(limit: &str) -> String {
+    format!("select seriatim.set_key_limit('q', 't', {limit})")
+}
+
+#[tokio::test]
+async fn a_key_has_another_limit_than_its_queue() {
+    for of_queue in [Some(1), None] {
+        let scene = Scene::new().await;
+        if let Some(per_key) = of_queue {
+            limit(&scene, per_key).await;
+        }
+        let mut conn = scene.session().await;
+        scene.run(&key_limit("2")).await;
+        let all = enqueue(&mut conn, &["a", "b", "c", "d", "e", "f"]).await;
+        let client = Client::default().notify(false);
+        for group in ["x", "y"] {
+            client.enqueue(&mut conn, job(group, "u")).await.unwrap();
+        }
+        let mut running = scene.claim(&mut conn, 20).await;
+        // The limit of one key is not that of another one.
+        assert_eq!(running.len(), 2 + if of_queue.is_some() { 1 } else { 2 });
+        running.retain(|claim| all.contains(&claim.job));
+        assert_eq!((jobs(&running), slots(&scene).await), (all[..2].to_vec(), 2));
+        scene.run(&key_limit("3")).await;
+        running.extend(scene.claim(&mut conn, 10).await);
+        assert_eq!(jobs(&running), all[..3]);
+        // No job is stopped, and no group starts before two have ended.
+        scene.run(&key_limit("2")).await;
+        assert!(scene.claim(&mut conn, 10).await.is_empty());
+        for ended in [0, 1] {
+            scene.run_job(&mut conn, &running[ended]).await;
+            let next = scene.claim(&mut conn, 10).await;
+            assert_eq!(next.len(), ended, "{next:?}");
+            running.extend(next);
+        }
+        scene.run(&key_limit("null")).await;
+        let rest = scene.claim(&mut conn, 10).await;
+        if of_queue.is_none() {
+            assert_eq!((jobs(&rest), gated(&scene).await), (all[4..].to_vec(), 0));
+        } else {
+            // Two run, and the queue's limit is one.
+            assert_eq!((jobs(&rest), gated(&scene).await), (vec![], 3));
+        }
+        scene.end().await;
+    }
+}
+
+/// A group that was woken has a slot, and must not start with it when its key is paused.
+#[tokio::test]
+async fn no_group_of_a_paused_key_starts() {
+    for wrong in [true, false] {
+        let scene = limited(1).await;
+        if wrong {
+            scene.rewrite("has_slot", &[("held and most > 0", "held")]).await;
+        }
+        let mut conn = scene.session().await;
+        let all = enqueue(&mut conn, &["a", "b", "c"]).await;
+        let first = scene.claim_one(&mut conn).await;
+        scene.run_job(&mut conn, &first).await;
+        scene.run("select seriatim.wake_gated('q', 1, 1, '-infinity')").await;
+        assert_eq!((slots(&scene).await, gated(&scene).await), (1, 1));
+        scene.run(&key_limit("0")).await;
+        let answer = scene.claim_all(&mut conn, 10).await;
+        assert_eq!(answer.jobs.len(), usize::from(wrong), "{answer:?}");
+        if !wrong {
+            assert!(!answer.more, "nothing is left to do: {answer:?}");
+            assert_eq!((slots(&scene).await, gated(&scene).await), (0, 2));
+            let late = enqueue(&mut conn, &["d"]).await;
+            assert!(run_all(&scene, &mut conn).await.is_empty());
+            scene.wake_stranded().await;
+            assert!(run_all(&scene, &mut conn).await.is_empty());
+            scene.run(&key_limit("2")).await;
+            assert_eq!(run_all(&scene, &mut conn).await, [&all[1..], &late[..]].concat());
+        }
+        scene.end().await;
+    }
+}
+
+/// Removes the last limit of a key, or raises it.
+#[tokio::test]
+async fn all_groups_are_woken_when_their_key_is_not_paused_any_longer() {
+    for (of_queue, then, start) in [(None, "null", 4), (Some(2), "null", 2), (None, "3", 3)] {
+        let scene = Scene::new().await;
+        if let Some(per_key) = of_queue {
+            limit(&scene, per_key).await;
+        }
+        let mut conn = scene.session().await;
+        scene.run(&key_limit("0")).await;
+        let all = enqueue(&mut conn, &["a", "b", "c", "d"]).await;
+        assert!(scene.claim(&mut conn, 10).await.is_empty());
+        assert_eq!(gated(&scene).await, 4);
+        scene.run(&key_limit(then)).await;
+        assert_eq!(jobs(&scene.claim(&mut conn, 10).await), all[..start], "{of_queue:?}, {then}");
+        scene.end().await;
+    }
+}

@@ -18,7 +18,7 @@ use crate::store::{Claim, ClaimOptions, HoldAnswer, transaction};
 
 /// The commands. `$job` stands for a job, `$queue` for its queue, `$home` for the queue that its
 /// dead letters come from, and `$away` for another one.
-const VERBS: [&str; 33] = [
+const VERBS: [&str; 35] = [
     "cancel($job)",
     "retry($job)",
     "skip($job)",
@@ -46,6 +46,8 @@ const VERBS: [&str; 33] = [
     "set_group_policy($queue, $group, 'park')",
     "configure_queue($queue, '{\"in_flight_limit\": 1}')",
     "configure_queue($queue, '{\"limit_per_key\": null}')",
+    "set_key_limit($queue, 't', 0)",
+    "set_key_limit($queue, 't', 2)",
     "configure_queue($queue, '{\"dead_letter_queue\": null, \"max_attempts\": 5, \"rate\": 100}')",
     "start_move_task($queue, $away)",
     "start_move_task($queue)",

@@ -76,9 +76,13 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::AtLimit { .. } => {
             String::from("Wait, or raise the queue's in_flight_limit with configure_queue.")
         }
-        Reason::AtKeyLimit { .. } => {
-            String::from("Wait, or raise the queue's limit_per_key with configure_queue.")
+        Reason::AtKeyLimit { limit: Some(0), .. } => {
+            String::from("Call limit_key to let groups with this key start.")
         }
+        Reason::AtKeyLimit { .. } => String::from(
+            "Wait, or raise the queue's limit_per_key with configure_queue, or the limit of this \
+             key with limit_key.",
+        ),
         Reason::AtRate { .. } => {
             String::from("Wait, or raise the queue's rate with configure_queue.")
         }

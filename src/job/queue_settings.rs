@@ -105,6 +105,17 @@ pub struct StoredQueueSettings {
     pub strict_visibility: bool,
 }
 
+/// The limit of one limit key of a queue, instead of the queue's
+/// [`limit_per_key`](StoredQueueSettings::limit_per_key).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeyLimit {
+    /// The limit key.
+    pub key: String,
+    /// How many groups with this key run at once, over the whole fleet; 0: the key is paused.
+    pub limit: u32,
+}
+
 impl QueueSettings {
     /// How long a deduplication id is remembered by default.
     pub const DEDUP_WINDOW: Duration = Duration::from_mins(5);

@@ -143,6 +143,14 @@ impl fmt::Display for Reason {
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
+            Self::AtKeyLimit { key, limit: Some(0), seconds, before, .. } => {
+                write!(
+                    f,
+                    "has waited for {} because limit key {key:?} is paused by its limit 0",
+                    in_words(*seconds)
+                )?;
+                write_groups_before(f, *before)
+            }
             Self::AtKeyLimit { key, taken, limit, seconds, before } => {
                 write!(f, "has waited for {} for a slot of limit key {key:?}", in_words(*seconds))?;
                 if let Some(limit) = limit {

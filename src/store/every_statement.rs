@@ -50,13 +50,14 @@ const FILES: &[InFile] = &[
 ];
 
 /// The tables and sequences of a schema.
-const RELATIONS: [&str; 17] = [
+const RELATIONS: [&str; 18] = [
     "cancel_request",
     "dedup",
     "group_setting",
     "job",
     "job_id_seq",
     "job_progress",
+    "key_limit",
     "migration",
     "move_task",
     "operation",
@@ -71,7 +72,7 @@ const RELATIONS: [&str; 17] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 60] = [
+const FUNCTIONS: [&str; 61] = [
     "abort",
     "ack",
     "adopt",
@@ -112,6 +113,7 @@ const FUNCTIONS: [&str; 60] = [
     "remove_schedule",
     "resume_schedule",
     "set_group_policy",
+    "set_key_limit",
     "set_schedule",
     "retry",
     "run_move_tasks",

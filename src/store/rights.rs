@@ -27,6 +27,7 @@ statements! {
             ('table', 'cancel_request', 'select delete'),
             ('table', 'queue', 'select'),
             ('table', 'group_setting', 'select'),
+            ('table', 'key_limit', 'select'),
             ('table', 'server', 'select insert'),
             ('table', 'maintenance', 'select insert update'),
             ('function', 'adopt', 'execute'),

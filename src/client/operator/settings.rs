@@ -24,6 +24,38 @@ impl Operator {
         Ok(self.store().configure_queue(executor, change, self.acting()?).await?)
     }
 
+    /// Limits how many groups with one limit key run at once over the whole fleet, instead of the
+    /// queue's [`limit_per_key`](QueueSettings::limit_per_key), which the queue need not have. 0
+    /// pauses the key: none of its groups starts until the limit changes. `None` brings the key
+    /// back to the limit of its queue.
+    ///
+    /// A higher limit counts at once. A lower limit stops no running job. Jobs that are being
+    /// claimed may still start. A job whose worker died is taken over whatever the limit is.
+    /// [`Client::key_limits`](crate::Client::key_limits) lists the limits.
+    ///
+    /// # Errors
+    /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a limit above 2147483647;
+    /// [`ControlError::Database`].
+    pub async fn limit_key(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        key: &str,
+        limit: impl Into<Option<u32>>,
+    ) -> Result<(), ControlError> {
+        name::check_queue(queue)?;
+        name::check("limit key", key, name::GROUP_LIMIT)?;
+        let limit = limit.into().map(|limit| {
+            i32::try_from(limit).map_err(|_| ControlError::OutOfRange {
+                setting: "limit",
+                value: limit.to_string(),
+                range: "from 0 to 2147483647",
+            })
+        });
+        let limit = limit.transpose()?;
+        Ok(self.store().limit_key(executor, queue, key, limit, self.acting()?).await?)
+    }
+
     /// Sets what a group does with a job that is out of attempts, instead of its queue's
     /// [`out_of_attempts`](crate::QueueOptions::out_of_attempts). `None` takes it back. It holds
     /// for attempts that end from now on.

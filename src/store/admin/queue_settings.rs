@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::policy::{FailurePolicy, OverriddenOption};
-use crate::job::queue_settings::{SettingsDocument, StoredQueueSettings};
+use crate::job::queue_settings::{KeyLimit, SettingsDocument, StoredQueueSettings};
 use crate::store::admin::control::Acting;
 use crate::store::statement::statements;
 use crate::store::store::Store;
@@ -15,6 +15,10 @@ use crate::store::store::Store;
 statements! {
     CONFIGURE = |names| names.sql("select {configure_queue}($1, $2, $3, $4)");
     READ = |names| names.sql("select {queue_settings}($1)");
+    LIMIT_KEY = |names| names.sql("select {set_key_limit}($1, $2, $3, $4, $5)");
+    KEY_LIMITS = |names| names.sql(
+        "select l.limit_key, l.groups from {key_limit} l where l.queue = $1 order by l.limit_key",
+    );
 
     /// The options of living processors for their queues, beside the stored settings.
     SAID = |names| names.sql(
@@ -44,6 +48,33 @@ impl Store {
     ) -> Result<StoredQueueSettings, sqlx::Error> {
         let stored: SettingsDocument = self.settings(executor, queue).await?;
         Ok(stored.into())
+    }
+
+    /// Limits a key of a queue, or with `None` as the queue's settings say.
+    pub(crate) async fn limit_key(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        key: &str,
+        limit: Option<i32>,
+        acting: Acting<'_>,
+    ) -> Result<(), sqlx::Error> {
+        let query = self.query(&LIMIT_KEY).bind(queue).bind(key).bind(limit);
+        query.bind(acting.reason).bind(acting.actor).execute(executor).await.map(drop)
+    }
+
+    pub(crate) async fn key_limits(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+    ) -> Result<Vec<KeyLimit>, sqlx::Error> {
+        let rows = self.query(&KEY_LIMITS).bind(queue).fetch_all(executor).await?;
+        rows.iter()
+            .map(|row| {
+                let limit: i32 = row.try_get(1)?;
+                Ok(KeyLimit { key: row.try_get(0)?, limit: limit.unsigned_abs() })
+            })
+            .collect()
     }
 
     /// Returns what the settings of a queue say about failed attempts.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::support::worker_process::{Settings, WorkerProcess};
 use crate::support::{
     Log, by_hand, database, drained, eventually, handler, handler_with, job, nothing_remains,
-    queue, sample, serve, size, until_groups, until_jobs, value,
+    operator, queue, sample, serve, size, until_groups, until_jobs, value,
 };
 
 async fn limit(pool: &PgPool, per_key: impl Into<Option<u32>>) {
@@ -276,13 +276,77 @@ async fn a_limit_comes_and_goes_while_jobs_run() {
         if n % 20 == 0 {
             limit(pool, [Some(1), None, Some(3)][n as usize / 20 % 3]).await;
         }
+        if n % 15 == 0 {
+            let of_key = [Some(2), Some(0), None][n as usize / 15 % 3];
+            operator().limit_key(pool, "q", "t", of_key).await.unwrap();
+        }
         let new = job_of(&format!("g{}", n % 40), "t", n);
         seriatim::enqueue(pool, new).await.unwrap();
     }
+    operator().limit_key(pool, "q", "t", None).await.unwrap();
     drained(pool, "q").await;
     eventually(pool, "select count(*) from seriatim.queue_group where gated_by is not null", 0_i64)
         .await;
     until_jobs(pool, "status < 'succeeded'", 0).await;
     running.shutdown(Duration::from_secs(5)).await;
     database.remove().await.unwrap();
+}
+
+/// One key has more slots than the others, or none, in a queue with a limit per key and without.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_a_limit_of_its_own() {
+    for of_queue in [Some(1), None] {
+        let database = database().await;
+        let pool = database.pool();
+        let client = Client::default();
+        if of_queue.is_some() {
+            limit(pool, of_queue).await;
+        }
+        operator().limit_key(pool, "q", "large", 3).await.unwrap();
+        operator().limit_key(pool, "q", "paused", 0).await.unwrap();
+        let limits = client.key_limits(pool, "q").await.unwrap();
+        let limits: Vec<_> = limits.iter().map(|own| (own.key.as_str(), own.limit)).collect();
+        assert_eq!(limits, [("large", 3), ("paused", 0)]);
+        assert_eq!(client.queue_settings(pool, "q").await.unwrap().limit_per_key, of_queue);
+        let running = Arc::new(Running::default());
+        let run = || {
+            handler_with(Arc::clone(&running), async |running, _, key: Value| {
+                let key = key.as_str().unwrap().to_owned();
+                running.begin(&key);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                running.end(&key);
+                Ok(Value::Null)
+            })
+        };
+        let first = serve(&database, 14, queue("q").concurrency(8), run()).await;
+        let second = serve(&database, 14, queue("q").concurrency(8), run()).await;
+        let jobs = (0..size(90, 240)).map(|n| {
+            let key = ["large", "paused", "other"][n as usize % 3];
+            job_of(&format!("g{}", n % 24), key, key)
+        });
+        seriatim::enqueue_many(pool, jobs).await.unwrap();
+        until_jobs(pool, "limit_key <> 'paused' and status < 'succeeded'", 0).await;
+        assert_eq!((running.most("large"), running.most("paused")), (3, 0));
+        if of_queue.is_some() {
+            assert_eq!(running.most("other"), 1);
+        }
+        // A receive by name starts none either.
+        let group = value::<String>(pool, "select min(group_id) from seriatim.queue_group").await;
+        let named = Receive::new("q").group(group);
+        assert!(client.receive(pool, named).await.unwrap().is_empty());
+        let gated = "select min(id) from seriatim.job where limit_key = 'paused' and group_id = \
+            (select min(group_id) from seriatim.queue_group where gated_by is not null)";
+        let why = client.explain_job(pool, value(pool, gated).await).await.unwrap().unwrap();
+        let Reason::AtKeyLimit { limit, .. } = &why.reason else { panic!("{why}") };
+        assert_eq!(*limit, Some(0));
+        let said = why.to_string();
+        assert!(said.contains("because limit key \"paused\" is paused by its limit 0"), "{said}");
+        assert!(said.contains("Call limit_key to let groups with this key start"), "{said}");
+        operator().limit_key(pool, "q", "paused", None).await.unwrap();
+        drained(pool, "q").await;
+        first.shutdown(Duration::from_secs(5)).await;
+        second.shutdown(Duration::from_secs(5)).await;
+        nothing_remains(pool).await;
+        database.remove().await.unwrap();
+    }
 }

@@ -95,12 +95,15 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.set_group_policy(pool, "q", "g", Some(OutOfAttempts::Park)).await.unwrap();
     ann.set_group_policy(pool, "q", "g", None).await.unwrap();
+    ann.limit_key(pool, "q", "t", 0).await.unwrap();
+    ann.limit_key(pool, "q", "t", None).await.unwrap();
     ann.configure_queue(pool, seriatim::admin::QueueSettings::new("q").max_attempts(3))
         .await
         .unwrap();
     ann.purge(pool, "q").await.unwrap();
     // Nothing was changed.
     ann.unhalt_group(pool, "q", "g").await.unwrap_err();
+    ann.limit_key(pool, "q", "t", None).await.unwrap();
     ann.unpause_queue(pool, "q").await.unwrap_err();
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.retry(pool, 404).await.unwrap_err();
@@ -123,6 +126,8 @@ async fn what_an_operator_changes_is_written_down_with_it() {
         ("redrive", why(), 1),
         ("set_group_policy", why(), 1),
         ("set_group_policy", why(), 1),
+        ("set_key_limit", Some(String::from("a test (limit key \"t\": 0)")), 1),
+        ("set_key_limit", Some(String::from("a test (limit key \"t\": as the queue says)")), 1),
         ("configure_queue", why(), 1),
         ("purge", why(), 2),
     ];

@@ -35,7 +35,7 @@ async fn tables(pool: &PgPool, schema: &str) -> Vec<String> {
     .await
 }
 
-pub const TABLES: [&str; 30] = [
+pub const TABLES: [&str; 31] = [
     "adoption_lock",
     "batch",
     "batch_due",
@@ -47,6 +47,7 @@ pub const TABLES: [&str; 30] = [
     "group_setting",
     "job",
     "job_progress",
+    "key_limit",
     "maintenance",
     "migration",
     "move_task",
@@ -279,6 +280,7 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
          drop table seriatim.unique_key; \
          alter table seriatim.job drop unique_key, drop replaced, drop replaced_at; \
          alter type seriatim.explanation drop attribute replaced, drop attribute replaced_at; \
+         drop table seriatim.key_limit; \
          drop table seriatim.queue_minute";
     for (last, table) in [(21, "select"), (20, before)] {
         let checkout = format!(

@@ -198,6 +198,13 @@ async fn settings_are_changed_by_name_and_bad_ones_are_refused() {
         refused(pool, &configure(&settings), "22023", words).await;
     }
     refused(pool, "select seriatim.set_group_policy('q', '', 'halt')", "22023", "is empty").await;
+    for (arguments, words) in [
+        ("'q', '', 1", "the limit key is empty"),
+        ("'q', null, 1", "the limit key is null"),
+        ("'q', 't', -1", "the limit is -1, it must be from 0"),
+    ] {
+        refused(pool, &format!("select seriatim.set_key_limit({arguments})"), "22023", words).await;
+    }
     let stop = "select seriatim.set_group_policy('q', 'g', 'stop')";
     refused(pool, stop, "22023", "out_of_attempts is \"stop\"").await;
     refused(pool, "select seriatim.pause('q', until => now())", "22023", "would end at").await;
@@ -396,7 +403,7 @@ async fn group_overview_reads_no_further_than_its_limit() {
 }
 
 /// Each function of an operator, with arguments that get as far as the record of the change.
-const ACTIONS: [(&str, &str); 26] = [
+const ACTIONS: [(&str, &str); 27] = [
     ("abandon_batch", "batch => 1"),
     ("abort", "job => 1"),
     ("cancel", "job => 1"),
@@ -424,6 +431,7 @@ const ACTIONS: [(&str, &str); 26] = [
          spec => '60', zone => null, next_fire => now()",
     ),
     ("set_group_policy", "queue => 'q', group_id => 'g', out_of_attempts => 'halt'"),
+    ("set_key_limit", "queue => 'q', limit_key => 't', key_limit => 1"),
     ("skip", "job => 1"),
     ("start_move_task", "from_queue => 'q', to_queue => 'other'"),
     ("unhalt", "queue => 'q', group_id => 'g'"),

@@ -312,6 +312,8 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
             "insert into seriatim.queue (name) values ('mine')",
             "update seriatim.group_setting set paused_at = null",
             "delete from seriatim.group_setting",
+            "insert into seriatim.key_limit (queue, limit_key, groups) values ('q', 't', 1)",
+            "delete from seriatim.key_limit",
             "select seriatim.set_pause('q', null, 'mine', null, 1)",
             "select seriatim.set_pause('q', 'g', 'mine', null, 1)",
         ],
@@ -322,6 +324,7 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     is_denied(&client.configure_queue(worker, QueueSettings::new("q")).await.unwrap_err());
     let policy = operator().set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
     is_denied(&policy.unwrap_err());
+    is_denied(&operator().limit_key(worker, "q", "t", 1).await.unwrap_err());
     roles.remove().await;
 }
 
@@ -442,6 +445,8 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     ann.configure_queue(operator, QueueSettings::new("q").max_attempts(2)).await.unwrap();
     ann.set_group_policy(operator, "q", "g", Some(OutOfAttempts::Halt)).await.unwrap();
     ann.set_group_policy(operator, "q", "g", None).await.unwrap();
+    ann.limit_key(operator, "q", "t", 0).await.unwrap();
+    ann.limit_key(operator, "q", "t", None).await.unwrap();
     ann.purge(operator, "q").await.unwrap();
     ann.release_node(operator, "nobody").await.unwrap();
     assert!(matches!(
@@ -449,7 +454,7 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
         Err(ControlError::NothingWaits { .. })
     ));
     by_hand(operator, "select seriatim.pause('q', 'g', 'in psql')").await;
-    assert_eq!(ann.client().operations(operator, None, 100).await.unwrap().len(), 17);
+    assert_eq!(ann.client().operations(operator, None, 100).await.unwrap().len(), 19);
     by_hand(
         operator,
         "select seriatim.configure_queue('q', '{\"delay\": null}'); \

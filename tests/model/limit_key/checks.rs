@@ -15,6 +15,7 @@ pub fn limited(limit: u8, jobs: &[u8], claims: &[Claimer]) -> LimitKey {
         claims,
         limit,
         changes: vec![],
+        own: false,
         crashes: 0,
         cancels: 0,
         may_release: false,
@@ -75,6 +76,16 @@ fn a_limit_that_is_removed_during_a_claim_of_two_groups() {
 fn a_limit_that_is_removed_beside_a_claim_that_goes_on() {
     let removed = changed(&[1, 0], &[1, 1], &[WORKER, WORKER]);
     check("claims that are released", &LimitKey { may_release: true, ..removed });
+}
+
+#[test]
+fn the_own_limit_of_a_key_that_changes_at_any_time() {
+    let own = |model: LimitKey| LimitKey { own: true, ..model };
+    for limits in [[1, 2], [2, 1], [1, 0]] {
+        let two = changed(&limits, &[1, 1], &[WORKER, WORKER]);
+        check(&format!("limits {limits:?}"), &own(two));
+    }
+    check("removed and set again", &own(changed(&[1, 0, 1], &[1, 1], &[TWO_SLOTS])));
 }
 
 #[test]

@@ -32,12 +32,13 @@ impl LimitKey {
             Step::WakeList => self.list_freed(s, it),
             Step::WakeDelete => self.delete_freed(s, it),
             Step::Wake => {
+                self.read_own(s, it);
                 let room = self.room_to_wake(s, it);
                 self.wake(s, it, room);
             }
             Step::Lock => self.lock_next(s, it),
             Step::Count { group, counted } => self.count(s, it, group, counted),
-            Step::Commit => commit(s, it),
+            Step::Commit => self.commit(s, it),
         }
     }
 
@@ -66,6 +67,13 @@ impl LimitKey {
             claim.appended = 0;
         }
         claim.step = if locked { Step::Wake } else { Step::Lock };
+    }
+
+    /// Reads the limit anew, if it is the key's own.
+    fn read_own(&self, s: &mut State, it: usize) {
+        if self.own {
+            s.claims[it].limit = s.limit;
+        }
     }
 
     fn room_to_wake(&self, s: &State, it: usize) -> u8 {
@@ -160,6 +168,7 @@ impl LimitKey {
 
     /// Reads the head. A group that has a slot, or is taken over, needs none.
     fn ask(&self, s: &mut State, it: usize, group: u8) {
+        self.read_own(s, it);
         let mut row = s.seen(it, group as usize);
         let early = self.is(Mutation::CountBeforeTheLock);
         let counted = if early { s.room(it, s.claims[it].limit) } else { 0 };
@@ -190,11 +199,18 @@ impl LimitKey {
     /// If another claim has the key, a later claim counts. Otherwise it counts in a new statement.
     fn count(&self, s: &mut State, it: usize, group: u8, counted: u8) {
         let locked = s.lock_key(it);
+        if locked && !self.is(Mutation::ReadOwnLimitBeforeTheLock) {
+            self.read_own(s, it);
+        }
         let limit = s.claims[it].limit;
         let room = if self.is(Mutation::CountBeforeTheLock) { counted } else { s.room(it, limit) };
         if !locked {
             self.note(s, it);
             self.gate(s, it, group);
+        } else if limit == 0 {
+            // Removed since the claim asked for the group.
+            let row = s.seen(it, group as usize);
+            self.start(s, it, group, row, false);
         } else if room > 0 {
             let row = s.seen(it, group as usize);
             self.start(s, it, group, row, true);
@@ -240,15 +256,15 @@ impl LimitKey {
         let limit = claim.limit;
         s.over |= counted && s.holders(it) > limit;
     }
-}
 
-fn commit(s: &mut State, it: usize) {
-    let claim = s.claims[it];
-    s.beside |= s.change != Change::None;
-    for (group, row) in claim.written.into_iter().enumerate() {
-        s.groups[group] = row.unwrap_or(s.groups[group]);
+    fn commit(&self, s: &mut State, it: usize) {
+        let claim = s.claims[it];
+        s.beside |= !self.own && s.change != Change::None;
+        for (group, row) in claim.written.into_iter().enumerate() {
+            s.groups[group] = row.unwrap_or(s.groups[group]);
+        }
+        s.freed &= !claim.deleted;
+        s.append(claim.appended);
+        s.claims[it] = <_>::default();
     }
-    s.freed &= !claim.deleted;
-    s.append(claim.appended);
-    s.claims[it] = <_>::default();
 }

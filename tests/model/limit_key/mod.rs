@@ -56,6 +56,10 @@ pub enum Mutation {
     SlotGoesWithTheLimit,
     /// A claim reads the limit once more as it writes what it starts.
     ReadTheLimitTwice,
+    /// A claim counts by the key's own limit as it was before the lock.
+    ReadOwnLimitBeforeTheLock,
+    /// A change of the key's own limit appends a slot only if it sees a gated group.
+    OwnChangeLooksForGated,
     /// A group that is adopted comes to its turn without the slot that its row has.
     AdoptWithoutTheSlot,
 }
@@ -76,6 +80,9 @@ pub struct LimitKey {
     pub limit: u8,
     /// Changes of the limit, one after the other; 0 removes it.
     pub changes: Vec<u8>,
+    /// The limit is the key's own: claims read it behind the key's lock, and a change of it always
+    /// appends a slot.
+    pub own: bool,
     /// How many workers may die.
     pub crashes: u8,
     /// How many jobs may be cancelled.
@@ -219,7 +226,8 @@ impl Ends for LimitKey {
 }
 
 /// Returns whether a freed slot is there for the groups that are gated while the key has room. Not
-/// while a transaction is open; and a claim beside a change may gate by the limit of before.
+/// while a transaction is open; and a claim beside a change of the queue's limit may gate by the
+/// limit of before.
 fn knows(s: &State) -> bool {
     let open = s.claims.iter().any(|claim| claim.step != Step::Idle)
         || s.ends.iter().any(|end| *end != End::None)

@@ -102,6 +102,20 @@ fn a_limit_that_is_read_twice_gives_a_start_no_slot() {
     forgets(Mutation::ReadTheLimitTwice, changed(&[1, 0], &[1, 1], &[TWO_SLOTS]));
 }
 
+/// Another claim has consumed the slot of the change before this one locks the key.
+#[test]
+fn an_own_limit_that_is_read_before_the_lock_leaves_a_group_with_a_free_slot() {
+    let model = LimitKey { own: true, ..changed(&[1, 2], &[1, 1], &[WORKER, WORKER]) };
+    breaks(Mutation::ReadOwnLimitBeforeTheLock, model, AT_ONCE);
+}
+
+/// The claim that gates a group is open, so the change does not see that group.
+#[test]
+fn a_change_that_looks_for_gated_groups_leaves_a_group_with_a_free_slot() {
+    let model = LimitKey { own: true, ..changed(&[1, 2], &[1, 1], &[WORKER, WORKER]) };
+    breaks(Mutation::OwnChangeLooksForGated, model, AT_ONCE);
+}
+
 /// A claim is released after another one has begun, which adopts the group.
 #[test]
 fn a_group_that_is_adopted_without_its_slot_waits_behind_itself() {

@@ -65,7 +65,8 @@ impl LimitKey {
     /// Changes the limit, then looks for gated groups. Both are seen with the commit.
     pub fn open_change(&self, s: &mut State) {
         let gated = (0..GROUPS).any(|group| s.groups[group].row == Row::Gated);
-        let appends = gated && !self.is(Mutation::ChangeWakesNobody);
+        let always = self.own && !self.is(Mutation::OwnChangeLooksForGated);
+        let appends = (gated || always) && !self.is(Mutation::ChangeWakesNobody);
         s.change = Change::Open { appends };
     }
 
@@ -74,7 +75,7 @@ impl LimitKey {
         s.changes += 1;
         s.change = Change::None;
         s.append(u8::from(appends));
-        s.beside |= s.claims.iter().any(|claim| claim.step != Step::Idle);
+        s.beside |= !self.own && s.claims.iter().any(|claim| claim.step != Step::Idle);
     }
 
     pub fn roll_back(&self, s: &mut State, claim: usize) {

@@ -9,6 +9,7 @@ mod demo;
 mod enqueue;
 mod groups;
 mod jobs;
+mod limit_key;
 mod maintain;
 mod migrate;
 mod move_task;
@@ -45,6 +46,7 @@ pub(crate) use crate::args::demo::Demo;
 pub(crate) use crate::args::enqueue::{Enqueue, UniqueMode};
 pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
 pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
+pub(crate) use crate::args::limit_key::LimitKey;
 pub(crate) use crate::args::maintain::Maintain;
 pub(crate) use crate::args::migrate::Migrate;
 pub(crate) use crate::args::move_task::MoveTask;
@@ -162,6 +164,8 @@ pub(crate) enum Command {
     /// Show, list and change jobs.
     #[command(subcommand)]
     Job(Job),
+    /// Limit one limit key of a queue, such as a tenant; 0 pauses it.
+    LimitKey(LimitKey),
     /// Pause a queue or a group: jobs that run go on, and no other begins.
     Pause(Pause),
     /// End the pause of a queue or a group.
@@ -359,6 +363,7 @@ impl Command {
             | Self::Probe { .. }
             | Self::Completions { .. } => false,
             Self::Maintain(_)
+            | Self::LimitKey(_)
             | Self::Pause(_)
             | Self::Resume(_)
             | Self::Unhalt(_)

@@ -110,11 +110,20 @@ fn changed(configure: Configure) -> Option<QueueSettings> {
 
 async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
     let stored = session.client.queue_settings(&mut *session.read().await?, queue).await?;
+    let key_limits = session.client.key_limits(&mut *session.read().await?, queue).await?;
     if session.json() {
-        return json_line(&json::settings(queue, &stored)?);
+        let mut settings = json::settings(queue, &stored)?;
+        settings["key_limits"] = serde_json::to_value(&key_limits)?;
+        return json_line(&settings);
     }
     line(&format!("queue {}", visible(&format!("{queue:?}"))))?;
-    fields(&stored).into_iter().try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))
+    fields(&stored)
+        .into_iter()
+        .try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))?;
+    key_limits.iter().try_for_each(|own| {
+        let key = visible(&format!("{:?}", own.key));
+        line(&format!("{:<17} {} for {key}", "limit of a key", own.limit))
+    })
 }
 
 fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 14] {

@@ -9,6 +9,7 @@ mod enqueue;
 mod explain;
 mod groups;
 mod jobs;
+mod limit_key;
 mod log;
 pub(crate) mod maintain;
 pub(crate) mod metrics;
@@ -90,6 +91,7 @@ pub(crate) async fn run(
         Command::Lane(lane) => explain::lane(&session, &lane).await,
         Command::Explain { job } => explain::job(&session, job).await,
         Command::Job(job) => jobs::run(&session, job).await,
+        Command::LimitKey(limit_key) => limit_key::run(&session, &limit_key).await,
         Command::Pause(pause) => pause::pause(&session, &pause).await,
         Command::Resume(subject) => pause::resume(&session, &subject).await,
         Command::Unhalt(group) => pause::unhalt(&session, &group).await,

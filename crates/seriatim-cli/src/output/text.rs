@@ -125,6 +125,7 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
         ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
         ("in_flight_limit with configure_queue", limit("in_flight_limit", "JOBS")),
         ("limit_per_key with configure_queue", limit("limit_per_key", "GROUPS")),
+        ("limit_key", format!("`{program} limit-key {queue} KEY GROUPS`")),
         ("rate with configure_queue", limit("rate", "STARTS/s")),
         ("group_spacing with configure_queue", limit("group_spacing", "TIME")),
         ("cancel_move_task", format!("`{program} move-task cancel TASK`")),

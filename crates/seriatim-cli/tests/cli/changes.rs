@@ -119,6 +119,20 @@ async fn settings_are_shown_and_changed() {
     let reset = cli.json(&[&keys[..], &["default"]].concat()).await;
     assert_eq!(reset[0]["limit_per_key"], Value::Null);
     cli.ends(USAGE, &[&keys[..], &["0"]].concat()).await;
+    let own = ["limit-key", "orders", "tenant-7"];
+    let said = cli.ends(DONE, &[&own[..], &["20", "--dry-run"]].concat()).await.out;
+    assert!(said.contains("tenant-7\" of queue \"orders\" has its own limit: 20 groups"), "{said}");
+    let none = cli.json(&["configure", "orders"]).await[0]["key_limits"].clone();
+    assert_eq!(none, json!([]));
+    let said = cli.ends(DONE, &[&own[..], &["0"]].concat()).await.out;
+    assert!(said.contains("is paused: no group with it starts"), "{said}");
+    let paused = cli.json(&["configure", "orders"]).await[0]["key_limits"].clone();
+    assert_eq!(paused, json!([{"key": "tenant-7", "limit": 0}]));
+    let shown = cli.ends(DONE, &["configure", "orders"]).await.out;
+    assert!(shown.contains("limit of a key    0 for \"tenant-7\""), "{shown}");
+    let said = cli.ends(DONE, &[&own[..], &["default"]].concat()).await.out;
+    assert!(said.contains("has the limit of its queue: none"), "{said}");
+    cli.ends(USAGE, &[&own[..], &["-1"]].concat()).await;
     for wrong in ["10", "0/s", "many/s", "1000000/s"] {
         cli.ends(USAGE, &["configure", "orders", "--rate", wrong]).await;
     }

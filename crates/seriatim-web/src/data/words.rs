@@ -1,7 +1,7 @@
 //! Explanations in the words of the page: its buttons, where the library names calls.
 
 /// The library's calls, and the buttons that do the same.
-const BUTTONS: [(&str, &str); 9] = [
+const BUTTONS: [(&str, &str); 11] = [
     ("Call unpause_group", "Resume the group"),
     ("call unpause_group", "resume the group"),
     ("Call unpause_queue", "Resume the queue"),
@@ -10,6 +10,8 @@ const BUTTONS: [(&str, &str); 9] = [
     ("Call redrive_parked", "Redrive"),
     ("or discard_parked", "or discard"),
     ("run_now job", "run now job"),
+    ("Call limit_key", "Use the command seriatim limit-key"),
+    ("with limit_key", "with the command seriatim limit-key"),
     ("with configure_queue", "with the command seriatim configure"),
 ];
 

@@ -1,0 +1,20 @@
+//! The arguments of `seriatim limit-key`.
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+
+use crate::args::value::OrDefault;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LimitKey {
+    /// The queue.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) queue: String,
+    /// The limit key.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) key: String,
+    /// The most groups with this key that run at once over the whole fleet; 0: none starts. Or
+    /// `default`: what `configure --limit-per-key` says.
+    #[arg(value_name = "GROUPS")]
+    pub(crate) limit: OrDefault<u32>,
+}
