@@ -11,8 +11,8 @@
 //! [`Maintained`] for the effect of maintenance, [`Batch`] and [`BatchJob`] for batches.
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
-//! them by [`Client::configure_queue`](crate::Client::configure_queue). A [`KeyLimit`] is the limit of
-//! a single limit key, which [`Operator::limit_key`] sets.
+//! them by [`Client::configure_queue`](crate::Client::configure_queue). A [`KeyLimit`] is the limit
+//! of a single limit key, which [`Operator::limit_key`] sets.
 //!
 //! ```no_run
 //! use seriatim::Client;

@@ -184,12 +184,12 @@ begin
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 
--- Limits how many groups with one limit key run at once, instead of the queue's `limit_per_key`; 0:
--- none begins. Null: what the queue says. What runs goes on, and what a dead worker ran is taken
--- over.
+-- Limits how many groups with one limit key run at once, instead of the queue's `limit_per_key`. With
+-- 0 no group with the key starts. Null brings the key back to the limit of its queue. Running jobs
+-- continue, and a job whose worker died is taken over.
 --
--- Workers are woken, and the next claim looks which groups may begin. One that looks at the key at
--- this moment, by the old limit, has it locked until it has committed.
+-- It appends a slot of the key, so the next claim checks which groups may start. A claim that has
+-- read the old limit keeps the key locked until its commit, and the slot is consumed after that.
 --
 -- Locks: the queue's row, if the queue has had no limit per key, and waits for a claim's
 -- milliseconds; then the key's limit, and waits for another change of it.
@@ -223,7 +223,7 @@ begin
     on conflict (queue, limit_key) do update set groups = excluded.groups;
   end if;
   if done then
-    -- Even if no group is gated: an open claim may gate one.
+    -- Even if no group is gated, because an open claim may gate one.
     perform free_slots(array[set_key_limit.queue], array[set_key_limit.limit_key], true);
   end if;
   perform record_change(actor, 'set_key_limit', set_key_limit.queue, null, null, reason, done::integer,

@@ -313,7 +313,7 @@ async fn a_tenant_has_a_limit_of_its_own() {
             handler_with(Arc::clone(&running), async |running, _, key: Value| {
                 let key = key.as_str().unwrap().to_owned();
                 running.begin(&key);
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(30)).await;
                 running.end(&key);
                 Ok(Value::Null)
             })
