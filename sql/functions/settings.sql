@@ -184,9 +184,9 @@ begin
   perform record_operation(actor, 'configure_queue', configure_queue.queue, null, null, reason, 1);
 end $$;
 
--- Limits how many groups with one limit key run at once, instead of the queue's `limit_per_key`. With
--- 0 no group with the key starts. Null brings the key back to the limit of its queue. Running jobs
--- continue, and a job whose worker died is taken over.
+-- Limits how many groups with one limit key run at once, instead of the queue's `limit_per_key`.
+-- With 0 no group with the key starts. Null brings the key back to the limit of its queue. Running
+-- jobs continue, and a job whose worker died is taken over.
 --
 -- It appends a slot of the key, so the next claim checks which groups may start. A claim that has
 -- read the old limit keeps the key locked until its commit, and the slot is consumed after that.
@@ -213,7 +213,9 @@ begin
     delete from key_limit l where l.queue = set_key_limit.queue and l.limit_key = set_key_limit.limit_key;
     done := found;
   else
-    if not exists (select from queue q where q.name = set_key_limit.queue and q.limit_per_key is not null) then
+    if not exists (
+      select from queue q where q.name = set_key_limit.queue and q.limit_per_key is not null)
+    then
       -- Claims of the queue look for limits of keys from now on.
       insert into queue as old (name, limit_per_key) select set_key_limit.queue, 0
       on conflict (name) do update set limit_per_key = coalesce(old.limit_per_key, 0);
