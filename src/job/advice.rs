@@ -22,6 +22,9 @@ impl GroupExplanation {
 /// How the error of a job begins that was moved: its work is another job's now.
 pub(crate) const MOVED_TO: &str = "moved to queue";
 
+const UNPAUSE_KEY: &str = "Call limit_key to let groups with this key start.";
+const RAISE_KEY_LIMIT: &str = "Wait, or raise the queue's limit_per_key with configure_queue, or \
+                               the limit of this key with limit_key.";
 const UNPARK: &str =
     "Call redrive_parked to queue the parked jobs again, or discard_parked to give them up.";
 
@@ -76,13 +79,8 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::AtLimit { .. } => {
             String::from("Wait, or raise the queue's in_flight_limit with configure_queue.")
         }
-        Reason::AtKeyLimit { limit: Some(0), .. } => {
-            String::from("Call limit_key to let groups with this key start.")
-        }
-        Reason::AtKeyLimit { .. } => String::from(
-            "Wait, or raise the queue's limit_per_key with configure_queue, or the limit of this \
-             key with limit_key.",
-        ),
+        Reason::AtKeyLimit { limit: Some(0), .. } => UNPAUSE_KEY.to_owned(),
+        Reason::AtKeyLimit { .. } => RAISE_KEY_LIMIT.to_owned(),
         Reason::AtRate { .. } => {
             String::from("Wait, or raise the queue's rate with configure_queue.")
         }

@@ -143,19 +143,9 @@ impl fmt::Display for Reason {
                 f,
                 "waits because its queue has reached its limit of jobs in flight ({in_flight} of {limit})"
             ),
-            Self::AtKeyLimit { key, limit: Some(0), seconds, before, .. } => {
-                write!(
-                    f,
-                    "has waited for {} because limit key {key:?} is paused by its limit 0",
-                    in_words(*seconds)
-                )?;
-                write_groups_before(f, *before)
-            }
             Self::AtKeyLimit { key, taken, limit, seconds, before } => {
-                write!(f, "has waited for {} for a slot of limit key {key:?}", in_words(*seconds))?;
-                if let Some(limit) = limit {
-                    write!(f, " ({taken} of {limit} are taken)")?;
-                }
+                write!(f, "has waited for {} ", in_words(*seconds))?;
+                write_key_limit(f, key, *taken, *limit)?;
                 write_groups_before(f, *before)
             }
             Self::AtRate { rate, until } => write!(
@@ -192,6 +182,21 @@ impl fmt::Display for Reason {
             }
             Self::Nothing => f.write_str("has nothing to do"),
         }
+    }
+}
+
+fn write_key_limit(
+    f: &mut fmt::Formatter<'_>,
+    key: &str,
+    taken: u64,
+    limit: Option<u32>,
+) -> fmt::Result {
+    match limit {
+        Some(0) => write!(f, "because limit key {key:?} is paused by its limit 0"),
+        Some(limit) => {
+            write!(f, "for a slot of limit key {key:?} ({taken} of {limit} are taken)")
+        }
+        None => write!(f, "for a slot of limit key {key:?}"),
     }
 }
 
