@@ -51,8 +51,8 @@ begin
 end $$;
 
 -- Deletes up to `n` deduplication ids whose window has ended, as many old receive attempts, and
--- unique keys of jobs that have ended. A row that a transaction is renewing stays. Returns the largest
--- number.
+-- unique keys of jobs that have ended. A row that a transaction is renewing stays. Returns the
+-- largest number.
 --
 -- Locks: the rows FOR UPDATE, skips.
 create or replace function forget_expired(n bigint) returns bigint
