@@ -75,11 +75,11 @@ async fn work_resumes_by_itself_on_the_promoted_server() {
 
 /// Returns how long after the new primary's first write work resumed; `None` where there is no
 /// standby to be had.
-async fn resumes_on_the_promoted_server(hold: Hold) -> Option<Duration> {
+async fn resumes_on_the_promoted_server(by: Hold) -> Option<Duration> {
     let pair = Pair::new().await?;
     let (log, gate, errors) = (Log::default(), Gate::default(), Errors::default());
     let pool = followed(&pair).await;
-    let running = worker(&pool, hold, &log, &gate, &errors);
+    let running = worker(&pool, by, &log, &gate, &errors);
     let held = enqueue(&pool, "q", "long", "long").await;
     log.wait_for(1).await;
     let jobs = size(1_000, 2_000);

@@ -321,7 +321,7 @@ async fn a_tenant_has_a_limit_of_its_own() {
         let first = serve(&database, 14, queue("q").concurrency(8), run()).await;
         let second = serve(&database, 14, queue("q").concurrency(8), run()).await;
         let jobs = (0..size(90, 240)).map(|n| {
-            let key = ["large", "paused", "other"][n as usize % 3];
+            let key = ["large", "paused", "other"][usize::try_from(n).unwrap() % 3];
             job_of(&format!("g{}", n % 24), key, key)
         });
         seriatim::enqueue_many(pool, jobs).await.unwrap();

@@ -50,8 +50,8 @@ async fn an_export_that_is_unique_until_it_starts_misses_no_change() {
                 for n in 0..changes / 4 {
                     let id = (n + producer) % 5 + 1;
                     let mut tx = pool.begin().await.unwrap();
-                    let changed = "update document set version = version + 1 where id = $1";
-                    sqlx::query(changed).bind(id).execute(&mut *tx).await.unwrap();
+                    let update = "update document set version = version + 1 where id = $1";
+                    sqlx::query(update).bind(id).execute(&mut *tx).await.unwrap();
                     let key = Unique::until_start(id.to_string());
                     let export = NewJob::new("q", &id).group(format!("g{}", id % 3)).unique(key);
                     let enqueued = Client::default().enqueue(&mut *tx, export).await.unwrap();
@@ -103,11 +103,11 @@ async fn several_jobs_of_one_call_may_have_one_key() {
     assert_eq!(is_duplicate(&again), [false, true, false, true, false, true]);
     assert_eq!((again[1].id(), again[3].id()), (answers[0].id(), again[0].id()));
     assert_eq!(again[5].id(), again[0].id());
-    let replaced = job(pool, again[0].id()).await;
-    assert_eq!((replaced.data, replaced.priority), (json!(9), 3));
-    assert_eq!((replaced.group.as_deref(), replaced.name), (Some("g"), None));
-    assert_eq!(replaced.unique_key.as_deref(), Some("r"));
-    assert!(replaced.run_at > replaced.created_at + Duration::from_mins(59));
+    let merged = job(pool, again[0].id()).await;
+    assert_eq!((merged.data, merged.priority), (json!(9), 3));
+    assert_eq!((merged.group.as_deref(), merged.name), (Some("g"), None));
+    assert_eq!(merged.unique_key.as_deref(), Some("r"));
+    assert!(merged.run_at > merged.created_at + Duration::from_mins(59));
     assert_eq!(jobs_where(pool, "true").await, 5);
     assert_eq!(jobs_where(pool, "flagged").await, 2, "the first of a group in each statement");
 }

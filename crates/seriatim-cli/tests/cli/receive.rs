@@ -22,20 +22,6 @@ async fn a_script_enqueues_receives_and_acks() {
     assert_eq!(cli.json(&enqueue).await[0]["duplicate"], true);
     let duplicate = cli.json(&[&enqueue[..], &["--dry-run"]].concat()).await;
     assert!(duplicate[0]["job"].is_i64(), "it is there: {duplicate:?}");
-    let unique = ["enqueue", "exports", "--group", "g", "--unique-key", "7"];
-    let export = cli.json(&unique).await[0]["job"].to_string();
-    let again = cli.ends(DONE, &unique).await.out;
-    assert!(again.contains(&format!("a duplicate of job {export}, nothing")), "{again}");
-    let replace = ["--unique-mode", "replace", "--data", "2"];
-    let again = cli.ends(DONE, &[&unique[..], &replace].concat()).await.out;
-    assert!(again.contains(&format!("job {export} waits, and its data is replaced")), "{again}");
-    let shown = cli.ends(DONE, &["job", &export]).await.out;
-    assert!(
-        shown.contains("unique key   7") && shown.contains("replaced     once, last"),
-        "{shown}"
-    );
-    assert!(cli.ends(DONE, &["explain", &export]).await.out.contains("replaced 1 time, last at"));
-    cli.ends(USAGE, &["enqueue", "exports", "--unique-key", "7", "--dedup-id", "7"]).await;
     let bad = cli.ends(USAGE, &["enqueue", "orders", "--data", "{secret}"]).await;
     assert!(!bad.err.contains("secret}"), "{}", bad.err);
 
@@ -154,5 +140,25 @@ async fn an_empty_receive_says_why() {
     for words in ["paused for ", " s (the bank moves); `seriatim resume orders` ends that"] {
         why(&[], words).await;
     }
+    cli.remove().await;
+}
+
+#[tokio::test]
+async fn a_unique_key_keeps_a_second_job_out_or_replaces_the_first() {
+    let cli = Cli::new().await;
+    let unique = ["enqueue", "exports", "--group", "g", "--unique-key", "7"];
+    let export = cli.json(&unique).await[0]["job"].to_string();
+    let again = cli.ends(DONE, &unique).await.out;
+    assert!(again.contains(&format!("a duplicate of job {export}, nothing")), "{again}");
+    let replace = ["--unique-mode", "replace", "--data", "2"];
+    let again = cli.ends(DONE, &[&unique[..], &replace].concat()).await.out;
+    assert!(again.contains(&format!("job {export} waits, and its data is replaced")), "{again}");
+    let shown = cli.ends(DONE, &["job", &export]).await.out;
+    assert!(
+        shown.contains("unique key   7") && shown.contains("replaced     once, last"),
+        "{shown}"
+    );
+    assert!(cli.ends(DONE, &["explain", &export]).await.out.contains("replaced 1 time, last at"));
+    cli.ends(USAGE, &["enqueue", "exports", "--unique-key", "7", "--dedup-id", "7"]).await;
     cli.remove().await;
 }
