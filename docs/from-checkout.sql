@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xbd70de49cd5748b1178a3e842a9316e0c8874de8b3868d2f42cf318f7c1696f89e54e52c1289ea103854997928970da8', 1);
+values (1, 'schema', '\xa339b8369f8cd23285f1b442fdb34a49670d5efcf19407c40bc40df52731cb827fe1e995a78ef8a4e76d64d990f91950', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -54,6 +54,7 @@ begin
       until text not null,
       key text not null,
       job_id bigint not null,
+      duplicates bigint not null default 0,
       look_at timestamptz not null default clock_timestamp() + interval '10 min',
       primary key (queue, scope, until, key)
     ) with (

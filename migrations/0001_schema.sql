@@ -454,14 +454,15 @@ create table dedup (
 create index dedup_expires on dedup (expires_at);
 
 -- An enqueue with a unique key locks its row here, and then looks at the job that the row names:
--- does it wait for its start, or has it not ended (sql/functions/unique.sql)? A row of an ended job
--- means nothing, and goes some time.
+-- does it wait for its start, or has it not ended (sql/functions/unique.sql)? Maintenance deletes
+-- the rows of ended jobs.
 create table unique_key (
   queue text not null,
   scope text not null,                         -- the group's hash if the key is the group's
   until text not null,                         -- 'start' or 'end' of its job
   key text not null,
   job_id bigint not null,
+  duplicates bigint not null default 0,        -- since the job has the key
   look_at timestamptz not null default clock_timestamp() + interval '10 min',
   primary key (queue, scope, until, key)
 ) with (

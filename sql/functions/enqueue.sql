@@ -55,7 +55,7 @@ begin
   elsif enqueue.max_attempts < 1 then
     raise exception 'max_attempts is %, it must be 1 or more', enqueue.max_attempts
       using errcode = '22023', hint = 'Leave it out for the default of the queue.';
-  elsif delay < interval '0' or delay > interval '100 years' then
+  elsif delay < interval '0' or delay > {max_delay_ms} * interval '1 ms' then
     raise exception 'the delay is %, it must be from 0 to 100 years', delay
       using errcode = '22023', hint = 'Pass null for the delay of the queue.';
   elsif delay is not null and due_at is not null then
@@ -66,7 +66,7 @@ begin
   elsif not isfinite(expiry) or extract(year from expiry) not between 1 and 9999 then
     raise exception 'expires_at is %, it must be in the years 1 to 9999', expiry
       using errcode = '22023', hint = 'Pass null for never.';
-  elsif timeout < interval '1 ms' or timeout > interval '100 years' then
+  elsif timeout < interval '1 ms' or timeout > {max_delay_ms} * interval '1 ms' then
     raise exception 'the timeout is %, it must be from 1 ms to 100 years', timeout
       using errcode = '22023', hint = 'Pass null for the timeout of the queue.';
   elsif lease < interval '1 s' or lease > interval '1 day' then

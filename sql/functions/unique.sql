@@ -18,8 +18,8 @@ begin
   end if;
 end $$;
 
--- Locks a job with a unique key that has never begun, and returns whether it could. A lock that is
--- not to be had at once is another transaction's.
+-- Locks a job with a unique key that has never begun, and returns whether it could. If the lock is
+-- not free at once, another transaction holds it.
 --
 -- Locks: the job NO KEY UPDATE, skips.
 create or replace function lock_unbegun(of_job bigint, of_queue text, its_key text) returns boolean
@@ -34,39 +34,19 @@ exception when lock_not_available then
   return false;
 end $$;
 
--- Returns whether an enqueue may leave its work to a job. One that ends without a run would lose
--- it: if it expires before the new job would, or its cancel was requested.
-create or replace function takes_work(of_job bigint, new_expires_at timestamptz) returns boolean
-language sql stable set search_path from current {pinned} as $$
-  select coalesce(j.expires_at > clock_timestamp() and j.expires_at >= new_expires_at, j.expires_at is null)
-    and not exists (select from cancel_request r where r.job_id = j.id)
-  from job j where j.id = of_job
-$$;
-
--- Returns whether a job is next in its group, and a claim has found it locked: its group's row says
--- so, or its group has no row a second after the job was due. A job without a group: 10 s after.
-create or replace function is_wanted(of_job bigint) returns boolean
-language sql stable set search_path from current {pinned} as $$
-  select exists (
-    select from job j
-    left join lateral (
-      select g.head_id, g.claim is null and g.rechecks > 0 as looked_at from queue_group g
-      where g.queue = j.queue and g.group_id between j.group_id and j.group_id
-      order by g.group_id desc limit 1) g on true
-    left join lateral {schema}.head(j.queue, j.group_id, coalesce(g.head_id, 0), null) h on true
-    where j.id = of_job and case
-      when j.group_id is null then j.run_at < clock_timestamp() - interval '10 s'
-      else h.id = j.id and coalesce(g.looked_at, j.run_at < clock_timestamp() - interval '1 s') end)
-$$;
-
 -- Returns the job that has a unique key: `for_job`, which is about to be inserted, or an earlier
 -- one. With `replace` and `debounce` an earlier one gets what the new one would have had, and keeps
--- its place: its group, its priority, its limit key, its batch and, with `replace`, its time.
+-- its place: its group, its priority, its limit key, its batch and, with `replace`, its time. With
+-- the others it gets the new expiry, if that is later: it must not end without a run before the new
+-- job would have.
 --
 -- A key until the start is that of a job which is locked here, in one statement, and which no claim
 -- names, in the next one. A claim skips a locked job, so the job begins after this transaction. The
 -- lock of a job that is claimed is given back: a settle would wait for it. Whoever else has locked
 -- the job gives it back within milliseconds. After 8 looks, 2 ms apart, it counts as begun.
+--
+-- Enqueues that come one after the other, each with a lock of the job, leave it to no claim. So
+-- after 256 duplicates the job counts as begun, and the key goes to a new job.
 --
 -- Waits for another open transaction that enqueues with the same key, and for maintenance that
 -- looks at the key (P5). It runs with the rights of the schema's owner: a producer may not lock or
@@ -85,9 +65,9 @@ declare
   its_key constant text := unique_key;
   key_scope constant text := case when unique_scope = 'group'
     then encode(sha256(convert_to(of_group, 'UTF8')), 'hex') else '' end;
-  key_until constant text := case when unique_mode = 'until_end' then 'end' else 'start' end;
-  replaces constant boolean := unique_mode in ('replace', 'debounce');
-  first_job bigint; was record; wakes boolean := false;
+  until_end constant boolean := unique_mode = 'until_end';
+  key_until constant text := case when until_end then 'end' else 'start' end;
+  first_job bigint; had bigint; was record; wakes boolean := false; locked boolean;
 begin
   perform check_isolation('a unique key');
   perform check_unique(unique_mode, unique_scope, of_group);
@@ -96,72 +76,73 @@ begin
   end if;
   insert into unique_key as u (queue, scope, until, key, job_id)
   values (of_queue, key_scope, key_until, its_key, for_job)
-  on conflict (queue, scope, until, key) do update set job_id = u.job_id
-  returning u.job_id into first_job;
+  on conflict (queue, scope, until, key) do update set duplicates = u.duplicates + 1
+  returning u.job_id, u.duplicates into first_job, had;
   if first_job = for_job then
     return for_job;
   end if;
   -- In new statements: the row of the key was locked before.
-  if key_until = 'end' then
-    if exists (
-        select from job j
-        where j.id = first_job and j.queue = of_queue and j.unique_key = its_key
-          and j.status in ('queued', 'started'))
-      and takes_work(first_job, '-infinity')
-    then
-      return first_job;
-    end if;
-  else
-    for look in 1..8 loop
-      begin
-        if lock_unbegun(first_job, of_queue, its_key) then
-          perform check_unclaimed(array[first_job]);
-          -- A replacement brings its own expiry. A job that is wanted is to begin now: under
-          -- enqueues one after the other, each with a lock of it, it would never.
-          if is_wanted(first_job) or not takes_work(first_job,
-            case when not replaces then coalesce(new_expires_at, 'infinity') else '-infinity' end)
-          then
-            raise sqlstate 'SQ001';
+  for look in 1..8 loop
+    begin
+      select j.group_id, j.run_at, least(j.run_at, j.expires_at) as due_at, j.created_at,
+          j.expires_at < coalesce(new_expires_at, 'infinity') as expires_sooner,
+          job_state(j.status, j.queue, j.group_id, j.id)::text as state,
+          exists (select from cancel_request r where r.job_id = j.id) as cancelled
+        into was
+      from job j where j.id = first_job and j.queue = of_queue and j.unique_key = its_key;
+      exit when not found or was.state not in ('queued', 'started');
+      if until_end and (
+        was.state = 'started' or not (was.cancelled or coalesce(was.expires_sooner, false)))
+      then
+        return first_job;
+      end if;
+      -- A job of this transaction is in no claim's way.
+      exit when was.cancelled or had >= 256 and was.created_at < now() and not until_end;
+      locked := lock_unbegun(first_job, of_queue, its_key);
+      if locked then
+        perform check_unclaimed(array[first_job]);
+        if unique_mode in ('replace', 'debounce') then
+          was.run_at := case when unique_mode = 'debounce' then new_run_at else was.run_at end;
+          wakes := notifies and was.run_at <= clock_timestamp() and was.due_at > clock_timestamp()
+            and seems_idle(of_queue, array[was.group_id], was.group_id is null);
+          update job j set
+            data = new_data, payload = new_payload, content_type = new_content_type, name = new_name,
+            reference = new_reference, expires_at = new_expires_at, max_attempts = new_max_attempts,
+            timeout_ms = new_timeout_ms, lease_ms = new_lease_ms, headers = new_headers,
+            attributes = new_attributes, run_at = l.run_at,
+            turn_at = case when l.run_at <= clock_timestamp()
+              then l.run_at - j.priority * {priority_aging} else least(l.run_at, new_expires_at) end,
+            -- Its group may sleep until the time that it had.
+            flagged = j.flagged
+              or j.group_id is not null and least(l.run_at, new_expires_at) < least(j.run_at, j.expires_at),
+            replaced = j.replaced + 1, replaced_at = clock_timestamp()
+          from (
+            select case when unique_mode = 'debounce' then new_run_at else l.run_at end as run_at
+            from job l where l.id = first_job) l
+          where j.id = first_job;
+          if wakes then
+            perform wake(of_queue);
           end if;
-          if replaces then
-            select j.group_id, j.run_at, least(j.run_at, j.expires_at) as due_at,
-                case when unique_mode = 'debounce' then new_run_at else j.run_at end as new_run_at
-              into was
-            from job j where j.id = first_job;
-            wakes := notifies and was.new_run_at <= clock_timestamp() and was.run_at > clock_timestamp()
-              and seems_idle(of_queue, array[was.group_id], was.group_id is null);
-            update job j set
-              data = new_data, payload = new_payload, content_type = new_content_type, name = new_name,
-              reference = new_reference, expires_at = new_expires_at, max_attempts = new_max_attempts,
-              timeout_ms = new_timeout_ms, lease_ms = new_lease_ms, headers = new_headers,
-              attributes = new_attributes, run_at = was.new_run_at,
-              turn_at = case when was.new_run_at <= clock_timestamp()
-                then was.new_run_at - j.priority * {priority_aging}
-                else least(was.new_run_at, new_expires_at) end,
-              -- Its group may sleep until the time that it had.
-              flagged = j.flagged
-                or j.group_id is not null and least(was.new_run_at, new_expires_at) < was.due_at,
-              replaced = j.replaced + 1, replaced_at = clock_timestamp()
-            where j.id = first_job;
-            if wakes then
-              perform wake(of_queue);
-            end if;
-          end if;
-          return first_job;
+        elsif was.expires_sooner then
+          update job j set expires_at = new_expires_at, turn_at = case when j.run_at <= clock_timestamp()
+            then j.turn_at else least(j.run_at, new_expires_at) end
+          where j.id = first_job;
         end if;
-      exception when sqlstate 'SQ001' then
-        -- It has begun, or takes no work. Its lock went with this block.
-        exit;
-      end;
-      exit when not exists (
-        select from job j
-        where j.id = first_job and j.queue = of_queue and j.unique_key = its_key
-          and j.status = 'queued' and j.attempts = 0
-          and (select true from claim_of(j.queue, j.group_id, j.id) c) is null);
-      perform pg_sleep(0.002);
-    end loop;
-  end if;
-  update unique_key u set job_id = for_job, look_at = default
+        return first_job;
+      elsif until_end then
+        -- It has begun: its expiry counts no more.
+        return first_job;
+      end if;
+    exception when sqlstate 'SQ001' then
+      -- It has begun. Its lock went with this block.
+      if until_end then
+        return first_job;
+      end if;
+      exit;
+    end;
+    perform pg_sleep(0.002);
+  end loop;
+  update unique_key u set job_id = for_job, duplicates = 0, look_at = default
   where u.queue = of_queue and u.scope = key_scope and u.until = key_until and u.key = its_key;
   return for_job;
 end $$;

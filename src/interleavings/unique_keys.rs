@@ -6,7 +6,7 @@ use sqlx::{PgConnection, PgPool};
 
 use crate::admin::{DedupScope, QueueSettings};
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::{Q, begin, commit, lock_job, pid, rollback};
+use crate::interleavings::support::session::{Q, begin, commit, lock_job, pid, rollback, run};
 use crate::interleavings::support::steps::retried;
 use crate::{Client, Enqueued, NewJob, Unique};
 
@@ -238,33 +238,16 @@ async fn a_sweep_deletes_keys_of_ended_jobs_alone() {
     scene.end().await;
 }
 
-/// A job that ends without a run would lose the work of its duplicate.
+/// A cancel that meets a lock is carried out later, also if an enqueue comes meanwhile.
 #[tokio::test]
-async fn a_job_that_may_end_without_a_run_takes_no_work_over() {
+async fn a_job_whose_cancel_was_requested_takes_no_work_over() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut producer, mut other) = (scene.session().await, scene.session().await);
         if wrong {
-            let takes = [("select coalesce(j.expires_at", "select true or coalesce(j.expires_at")];
-            scene.rewrite("takes_work", &takes).await;
+            let asks = "exists (select from cancel_request r where r.job_id = j.id) as cancelled";
+            scene.rewrite("claim_unique_key", &[(asks, "false as cancelled")]).await;
         }
-        let client = Client::default();
-        let hour = Duration::from_hours(1);
-        for unique in [Unique::until_start("e"), Unique::until_end("e")] {
-            let job = NewJob::new(Q, &1).group("g").unique(unique.clone()).time_to_live(hour);
-            let first = client.enqueue(&mut producer, job).await.unwrap().id();
-            let longer =
-                NewJob::new(Q, &1).group("g").unique(unique.clone()).time_to_live(2 * hour);
-            let until_start = unique == Unique::until_start("e");
-            let answer = client.enqueue(&mut producer, longer).await.unwrap();
-            assert_eq!(answer.is_duplicate(), wrong || !until_start, "{unique:?}");
-            let past = "update seriatim.job set expires_at = now() - interval '1 s' where id = ";
-            scene.run(&format!("{past}{}", answer.id())).await;
-            assert_eq!(enqueue(&mut producer, unique).await.is_duplicate(), wrong);
-            scene.run(&format!("{past}{first}")).await;
-            scene.run("delete from seriatim.job").await;
-        }
-        // A cancel that meets a lock is carried out later, also if an enqueue comes meanwhile.
         for unique in [Unique::until_start("c"), Unique::replace("d"), Unique::until_end("c")] {
             let first = enqueue(&mut producer, unique.clone()).await.id();
             begin(&mut other).await;
@@ -278,46 +261,80 @@ async fn a_job_that_may_end_without_a_run_takes_no_work_over() {
     }
 }
 
-/// Producers that come one after the other, each with a lock of the job, leave it to no claim.
+/// A job that expires before its duplicate would, ends without a run.
 #[tokio::test]
-async fn a_job_that_a_claim_has_found_locked_is_left_to_it() {
+async fn a_job_gets_the_later_expiry_of_its_duplicate() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let (mut producer, mut worker) = (scene.session().await, scene.session().await);
         if wrong {
-            scene.rewrite("claim_unique_key", &[("is_wanted(first_job) or ", "")]).await;
+            let extends = [("elsif was.expires_sooner then", "elsif false then")];
+            scene.rewrite("claim_unique_key", &extends).await;
+        }
+        let client = Client::default();
+        let hour = Duration::from_hours(1);
+        for unique in [Unique::until_start("e"), Unique::until_end("e")] {
+            let with =
+                |time| NewJob::new(Q, &1).group("g").unique(unique.clone()).time_to_live(time);
+            let first = client.enqueue(&mut producer, with(2 * hour)).await.unwrap().id();
+            let hours = format!(
+                "select round(extract(epoch from expires_at - now()) / 3600)::int8 from seriatim.job where id = {first}"
+            );
+            for (time, after) in [(hour, 2), (5 * hour, if wrong { 2 } else { 5 })] {
+                let again = client.enqueue(&mut producer, with(time)).await.unwrap();
+                assert_eq!(again, Enqueued::Duplicate { id: first });
+                assert_eq!(scene.number(&hours).await, after, "{unique:?}");
+            }
+            let again = enqueue(&mut producer, unique.clone()).await;
+            assert_eq!(again, Enqueued::Duplicate { id: first });
+            let never = format!(
+                "select count(*) from seriatim.job where id = {first} and expires_at is null"
+            );
+            assert_eq!(scene.number(&never).await == 1, !wrong);
+            scene.clear().await;
+        }
+        // One that runs has begun in time, however long it takes.
+        if !wrong {
+            let unique = || Unique::until_end("r");
+            let first = enqueue(&mut producer, unique()).await.id();
+            let claim = scene.claim_one(&mut worker).await;
+            assert_eq!(claim.job, first);
+            scene.run("update seriatim.job set expires_at = now() - interval '1 s'").await;
+            assert_eq!(enqueue(&mut producer, unique()).await, Enqueued::Duplicate { id: first });
+            let hold = "select 1 from seriatim.job for update";
+            begin(&mut worker).await;
+            run(&mut worker, hold).await;
+            assert_eq!(enqueue(&mut producer, unique()).await, Enqueued::Duplicate { id: first });
+            rollback(&mut worker).await;
+        }
+        scene.end().await;
+    }
+}
+
+/// Producers that come one after the other, each with a lock of the job, leave it to no claim.
+#[tokio::test]
+async fn a_job_with_many_duplicates_is_left_to_the_next_claim() {
+    for wrong in [true, false] {
+        let scene = Scene::new().await;
+        let mut producer = scene.session().await;
+        if wrong {
+            scene.rewrite("claim_unique_key", &[("had >= 256", "false")]).await;
         }
         let unique = || Unique::until_start("k");
         let first = enqueue(&mut producer, unique()).await.id();
-        begin(&mut producer).await;
-        assert!(enqueue(&mut producer, unique()).await.is_duplicate(), "it waits for no claim");
-        // The group gets its row from a job that can start.
-        let mut claims = Vec::new();
-        scene
-            .run(
-                "insert into seriatim.queue_group (queue, group_id, ready_at, head_id) \
-            select queue, group_id, now(), id from seriatim.job",
-            )
-            .await;
-        claims.extend(scene.claim(&mut worker, 1).await);
-        assert!(claims.is_empty());
-        commit(&mut producer).await;
-        begin(&mut producer).await;
+        scene.run("update seriatim.unique_key set duplicates = 254").await;
+        assert_eq!(enqueue(&mut producer, unique()).await, Enqueued::Duplicate { id: first });
         let next = enqueue(&mut producer, unique()).await;
         assert_eq!(next.is_duplicate(), wrong);
-        scene.run("update seriatim.queue_group set ready_at = now()").await;
-        claims.extend(scene.claim(&mut worker, 1).await);
-        assert_eq!(
-            claims.iter().map(|claim| claim.job).collect::<Vec<_>>(),
-            if wrong { vec![] } else { vec![first] }
-        );
-        commit(&mut producer).await;
-        if !wrong {
-            assert_eq!(
-                enqueue(&mut producer, unique()).await,
-                Enqueued::Duplicate { id: next.id() }
-            );
+        assert_eq!(enqueue(&mut producer, unique()).await, Enqueued::Duplicate { id: next.id() });
+        // In its own transaction a job is in no claim's way.
+        begin(&mut producer).await;
+        let own = enqueue(&mut producer, Unique::replace("own")).await.id();
+        for _ in 0..300 {
+            let again = enqueue(&mut producer, Unique::replace("own")).await;
+            assert_eq!(again, Enqueued::Duplicate { id: own });
         }
+        commit(&mut producer).await;
         scene.end().await;
     }
 }

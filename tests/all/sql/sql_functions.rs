@@ -566,11 +566,11 @@ async fn a_job_as_json_is_the_job_that_the_library_enqueues() {
 async fn all_jobs_of_a_call_are_enqueued_or_none() {
     let database = database().await;
     for (jobs, message) in [
-        ("null", "the jobs are no array"),
-        ("'7'", "the jobs are no array"),
+        ("null", "the jobs must be an array or an object, and are null"),
+        ("'7'", "the jobs must be an array or an object, and are number"),
         (
             "'[{\"queue\": \"q\", \"data\": 1}, 7]'",
-            "job 2 of the call cannot be enqueued: it is no object",
+            "job 2 of the call cannot be enqueued: a job must be an object",
         ),
         ("'{\"queue\": \"q\", \"data\": 1, \"grup\": 1}'", "it has \"grup\", which no job takes"),
         ("'{\"data\": 1}'", "job 1 of the call cannot be enqueued: the queue is null"),
@@ -578,6 +578,16 @@ async fn all_jobs_of_a_call_are_enqueued_or_none() {
         ("'{\"queue\": \"q\", \"data\": 1, \"lease_ms\": 1}'", "the lease is 00:00:00.001"),
         ("'{\"queue\": \"q\", \"data\": 1, \"timeout_ms\": 0}'", "the timeout is 00:00:00"),
         ("'{\"queue\": \"q\", \"data\": 1, \"batch\": 99}'", "batch"),
+        (
+            "'{\"queue\": \"q\", \"data\": 1, \"run_at\": \"2027-01-01T00:00:00\"}'",
+            "run_at or expires_at has no offset from UTC",
+        ),
+        ("'{\"queue\": \"q\", \"data\": 1, \"expires_at\": \"tomorrow\"}'", "has no offset"),
+        ("'{\"queue\": \"q\", \"data\": 1, \"time_to_live\": -5}'", "time_to_live is -5 s"),
+        (
+            "'{\"queue\": \"q\", \"data\": 1, \"time_to_live\": 5, \"expires_at\": \"2099-01-01T00:00:00Z\"}'",
+            "both time_to_live and expires_at",
+        ),
     ] {
         let sql = format!("select * from seriatim.enqueue_jobs({jobs})");
         let error = sqlx::query(AssertSqlSafe(sql)).execute(database.pool()).await.unwrap_err();
@@ -585,6 +595,10 @@ async fn all_jobs_of_a_call_are_enqueued_or_none() {
         assert!(text.contains(message), "{jobs}: {text}");
     }
     assert_eq!(jobs_where(database.pool(), "true").await, 0);
+    // A serializer may write null for what a job does not have.
+    let nulls = "select count(*) from seriatim.enqueue_jobs('[{\"queue\": \"q\", \"data\": null, \"payload\": \"00\", \
+                 \"headers\": null, \"attributes\": null, \"delay\": null, \"unique_mode\": null}]')";
+    assert_eq!(value::<i64>(database.pool(), nulls).await, 1);
     let none = "select count(*) from seriatim.enqueue_jobs('[]')";
     assert_eq!(value::<i64>(database.pool(), none).await, 0);
 }
