@@ -26,7 +26,8 @@ as $$
   with facts as materialized (
     select clock_timestamp() as asked_at, k.queue, k.group_id, k.job_id as job,
       job_state(j.status, j.queue, j.group_id, j.id)::text as status, j.finished_at,
-      j.error->>'message' as error, j.batch_id as batch, j.replaced, j.replaced_at, j.parked_with, j.run_at as job_run_at,
+      j.error->>'message' as error, j.batch_id as batch, j.replaced, j.replaced_at, j.parked_with,
+      j.run_at as job_run_at,
       j.max_attempts as job_max_attempts,
       j.attempts + (named.started_at is not null)::integer as job_attempts,
       j.attempts_forgiven as job_forgiven, j.timeout_ms as job_timeout_ms,

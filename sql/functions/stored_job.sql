@@ -25,7 +25,8 @@ begin
   end if;
   begin
     -- A trial, with a header as long as the longest that is added. It waits for no other id.
-    perform enqueue_stored(queue, group_id, job, jsonb_build_object({scheduled_for}, repeat('9', 30)), gen_random_uuid()::text);
+    perform enqueue_stored(queue, group_id, job,
+      jsonb_build_object({scheduled_for}, repeat('9', 30)), gen_random_uuid()::text);
     raise sqlstate 'SQ000';
   exception when sqlstate 'SQ000' then
     -- It is rolled back.
