@@ -153,7 +153,7 @@ async fn a_unique_key_keeps_a_second_job_out_or_replaces_the_first() {
     let replace = ["--unique-mode", "replace", "--data", "2"];
     let again = cli.ends(DONE, &[&unique[..], &replace].concat()).await.out;
     assert!(again.contains(&format!("job {export} waits, and its data is replaced")), "{again}");
-    let shown = cli.ends(DONE, &["job", &export]).await.out;
+    let shown = cli.ends(DONE, &["job", "show", &export]).await.out;
     assert!(
         shown.contains("unique key   7") && shown.contains("replaced     once, last"),
         "{shown}"
