@@ -63,8 +63,8 @@ end $$;
 -- Decides whether a turn with a limit key may start its job (`starts`), and whether it has a slot
 -- of the key then (`slotted`). `taken` are the keys of slots that this claim has given to turns and
 -- not written yet. A claim that is taken over has its slot. So has a group that was woken, unless
--- its key has been paused since. One of `full_keys` has none left. If another claim has the key,
--- the next claim counts: it wakes the group if there is a slot.
+-- its key has been paused since. A key of `full_keys` has no slot left. If another claim has the
+-- key, the next claim counts: it wakes the group if there is a slot.
 --
 -- A row keeps its slot when the limit is removed, because the end of that slot wakes the groups
 -- that wait for it.

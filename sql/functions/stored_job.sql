@@ -38,5 +38,6 @@ create or replace function enqueue_stored(of_queue text, of_group text, its json
   dedup_id text) returns bigint
 language sql volatile set search_path from current as $$
   select e.id from enqueue_json(its || jsonb_build_object('queue', of_queue, 'group_id', of_group,
-    'headers', coalesce(its->'headers', '{}') || header, 'dedup_id', enqueue_stored.dedup_id)) e
+    'headers', coalesce(nullif(its->'headers', 'null'), '{}') || header,
+    'dedup_id', enqueue_stored.dedup_id)) e
 $$;

@@ -40,10 +40,10 @@ end $$;
 -- the others it gets the new expiry, if that is later: it must not end without a run before the new
 -- job would have.
 --
--- A key until the start is that of a job which is locked here, in one statement, and which no claim
--- names, in the next one. A claim skips a locked job, so the job begins after this transaction. The
--- lock of a job that is claimed is given back: a settle would wait for it. Whoever else has locked
--- the job gives it back within milliseconds. After 8 looks, 2 ms apart, it counts as begun.
+-- For a key until the start it locks the job in one statement, and asks in the next one whether a
+-- claim names the job. A claim skips a locked job, so the job begins after this transaction. If the
+-- job is claimed, it gives the lock back, because a settle would wait for the lock. Other
+-- transactions hold the lock for milliseconds. After 8 looks, 2 ms apart, the job counts as begun.
 --
 -- Enqueues that come one after the other, each with a lock of the job, leave it to no claim. So
 -- after 256 duplicates the job counts as begun, and the key goes to a new job.
@@ -84,7 +84,7 @@ begin
   -- In new statements: the row of the key was locked before.
   for look in 1..8 loop
     begin
-      select j.group_id, j.run_at, least(j.run_at, j.expires_at) as due_at, j.created_at,
+      select j.group_id, j.run_at, least(j.run_at, j.expires_at) as due_at, j.created_at, j.attempts,
           j.expires_at < coalesce(new_expires_at, 'infinity') as expires_sooner,
           job_state(j.status, j.queue, j.group_id, j.id)::text as state,
           exists (select from cancel_request r where r.job_id = j.id) as cancelled
@@ -96,8 +96,9 @@ begin
       then
         return first_job;
       end if;
+      exit when was.cancelled;
       -- A job of this transaction is in no claim's way.
-      exit when was.cancelled or had >= 256 and was.created_at < now() and not until_end;
+      exit when had >= 256 and was.created_at < now() and not until_end;
       locked := lock_unbegun(first_job, of_queue, its_key);
       if locked then
         perform check_unclaimed(array[first_job]);
@@ -133,6 +134,7 @@ begin
         -- It has begun: its expiry counts no more.
         return first_job;
       end if;
+      exit when was.state = 'started' or was.attempts > 0;
     exception when sqlstate 'SQ001' then
       -- It has begun. Its lock went with this block.
       if until_end then

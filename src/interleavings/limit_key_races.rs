@@ -135,7 +135,7 @@ async fn a_key_that_goes_on_next_to_a_claim_strands_no_group() {
     }
 }
 
-/// A claim has read that the key is paused, and has not locked the key. The key goes on, and
+/// A claim has read that the key is paused, and has not locked the key. The key is resumed, and
 /// another claim consumes the slot of that change.
 #[tokio::test]
 async fn a_claim_reads_the_limit_of_a_key_behind_its_lock() {

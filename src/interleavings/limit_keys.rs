@@ -558,7 +558,7 @@ async fn a_key_has_another_limit_than_its_queue() {
             client.enqueue(&mut conn, job(group, "u")).await.unwrap();
         }
         let mut running = scene.claim(&mut conn, 20).await;
-        // The limit of one key is not that of another one.
+        // A limit of one key does not count for another key.
         assert_eq!(running.len(), 2 + if of_queue.is_some() { 1 } else { 2 });
         running.retain(|claim| all.contains(&claim.job));
         assert_eq!((jobs(&running), slots(&scene).await), (all[..2].to_vec(), 2));

@@ -238,7 +238,7 @@ async fn a_sweep_deletes_keys_of_ended_jobs_alone() {
     scene.end().await;
 }
 
-/// A cancel that meets a lock is carried out later, also if an enqueue comes meanwhile.
+/// Maintenance carries out a cancel that met a lock, also if an enqueue comes meanwhile.
 #[tokio::test]
 async fn a_job_whose_cancel_was_requested_takes_no_work_over() {
     for wrong in [true, false] {

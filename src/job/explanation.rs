@@ -317,7 +317,7 @@ pub enum Reason {
         key: String,
         /// How many groups run with it.
         taken: u64,
-        /// How many may run: the key's own limit, or that of the queue; 0: the key is paused.
+        /// How many may run: the key's own limit, or the queue's; 0: the key is paused.
         /// `None`: the limit is being removed.
         limit: Option<u32>,
         /// Since when, in seconds.

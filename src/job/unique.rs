@@ -5,7 +5,7 @@
 /// An enqueue with a key that a job has inserts nothing: it answers
 /// [`Duplicate`](crate::Enqueued::Duplicate) with that job's id. A constructor says how long a job
 /// has its key, and what becomes of the second enqueue's data. Keys that count until a job ends,
-/// and keys that count until it starts, are apart: the same text is two keys.
+/// and keys that count until it starts, are different keys, also with the same text.
 ///
 /// ```
 /// use seriatim::{NewJob, Unique};
@@ -50,7 +50,8 @@ impl Unique {
     /// The answer [`Duplicate`](crate::Enqueued::Duplicate) promises that the job it names begins
     /// after the commit of this enqueue, if nobody cancels that job. So the job's handler sees what
     /// the enqueue's transaction wrote. A job that has just been claimed has lost its key, and the
-    /// enqueue inserts a job.
+    /// enqueue inserts a job. So it does after 256 duplicates of one job, as a key that is enqueued
+    /// without a pause would keep that job from starting.
     pub fn until_start(key: impl Into<String>) -> Self {
         Self::with(key.into(), UniqueMode::UntilStart)
     }
