@@ -9,6 +9,7 @@ use sqlx::PgPool;
 use crate::attempt::event::Event;
 use crate::attempt::handler::JobHandler;
 use crate::attempt::layer::Layer;
+use crate::attempt::turn::AttemptHooks;
 use crate::client::client::Client;
 use crate::client::shards::Shards;
 use crate::error::{BackgroundError, BuildError};
@@ -362,7 +363,12 @@ impl ProcessorBuilder {
             warn_of_many_leases(connections, options(), *slots);
         }
         let needs = servers.iter().map(|(_, pool)| needs.add(pool.clone(), own)).collect();
-        Ok(Processor { config: self.config, schedules, needs, unstarted: Unstarted })
+        let hooks = AttemptHooks {
+            layers: std::mem::take(&mut self.config.layers).into(),
+            on_event: self.config.on_event.take(),
+        };
+        let unstarted = Unstarted::default();
+        Ok(Processor { config: self.config, schedules, needs, hooks, unstarted })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::join_all;
 use sqlx::PgPool;
@@ -50,20 +51,27 @@ pub struct Processor {
     pub(crate) config: Config,
     pub(crate) schedules: Vec<CheckedSchedule>,
     pub(crate) needs: Vec<Arc<PoolNeed>>,
+    pub(crate) hooks: AttemptHooks,
     pub(crate) unstarted: Unstarted,
 }
 
-/// Says in the log that a processor was dropped before its start.
-pub(crate) struct Unstarted;
+/// Warns in the log of a processor that was dropped before it was used.
+#[derive(Default)]
+pub(crate) struct Unstarted {
+    is_used: AtomicBool,
+}
 
 impl Unstarted {
-    fn disarm(self) {
-        std::mem::forget(self);
+    pub(crate) fn disarm(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
+        if *self.is_used.get_mut() {
+            return;
+        }
         tracing::warn!(
             target: "seriatim::node",
             "a processor was dropped before it was started: call start().await, and keep what it returns"
@@ -132,11 +140,11 @@ impl Processor {
         what: Rehearsal,
     ) -> Result<RehearsalReport, RehearsalError> {
         self.unstarted.disarm();
-        let Config { servers, client, queues, layers, .. } = self.config;
+        let Config { servers, client, queues, .. } = self.config;
         let registered = queues.into_iter().find(|(options, _)| options.name() == queue);
         let registered =
             registered.ok_or_else(|| RehearsalError::NoHandler { queue: queue.to_owned() })?;
-        let hooks = AttemptHooks { layers: layers.into(), on_event: None };
+        let hooks = AttemptHooks { on_event: None, ..self.hooks };
         let job = what.from.and_then(ShardId::of_job);
         let (group, from) = (what.group.clone(), what.from.unwrap_or_default());
         let mut answer = Err(RehearsalError::NotOfGroup { job: from, group });
@@ -169,7 +177,7 @@ impl Processor {
         self.run(servers)
     }
 
-    fn servers(&self) -> Vec<Server> {
+    pub(crate) fn servers(&self) -> Vec<Server> {
         let Config { servers, client, on_error, .. } = &self.config;
         let server = |(shard, pool): &(Option<ShardId>, PgPool)| {
             // Facts about this pool's connections need not hold for the client's others.
@@ -182,13 +190,9 @@ impl Processor {
     }
 
     fn run(self, servers: Vec<Server>) -> Running {
-        let Self { mut config, schedules, needs, unstarted } = self;
+        let Self { config, schedules, needs, hooks, unstarted } = self;
         unstarted.disarm();
         note_places();
-        let hooks = AttemptHooks {
-            layers: std::mem::take(&mut config.layers).into(),
-            on_event: config.on_event.take(),
-        };
         let parts: Vec<_> = config.queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
         let parts = queue_slots::share(config.slots, &parts, servers.len());
         let settings = ServerSettings { config, schedules: schedules.into(), hooks };

@@ -46,7 +46,7 @@ pub(crate) struct Server {
 pub(crate) struct ServerSettings {
     pub(crate) config: Config,
     pub(crate) schedules: Arc<[CheckedSchedule]>,
-    /// The hooks of `config`, for all servers.
+    /// The hooks for all servers.
     pub(crate) hooks: AttemptHooks,
 }
 

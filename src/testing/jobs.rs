@@ -1,6 +1,5 @@
 //! A test's handle to jobs: runs them, waits for them, lists them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +8,16 @@ use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 
 use crate::admin::QueueCounts;
-use crate::attempt::connection::SlotConnection;
-use crate::attempt::turn::{AttemptHooks, ClaimedTurn, QueueRuntime};
+use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::job::reason::failed_call;
 use crate::liveness::context::Context;
 use crate::maintenance::schedules::fire_schedules;
-use crate::store::{
-    Claim, ClaimBounds, ClaimOptions, LoadedJob, ScanStart, WorkConnection, gave_up_waiting,
-};
-use crate::{Client, ControlError, Job, JobHandler, JobStatus, QueueOptions};
+use crate::store::WorkConnection;
+use crate::testing::drain::{Drain, DrainedQueue, POLL};
+use crate::{Client, Job, JobHandler, QueueOptions};
 
 /// How long schedules that wait for locks are tried.
 const LOCKED: Duration = Duration::from_secs(5);
-/// Time between two polls of a queue that is not idle yet.
-const POLL: Duration = Duration::from_millis(10);
 
 /// Runs and reads jobs from a test, with or without a processor.
 ///
@@ -100,12 +95,8 @@ impl Jobs {
         queue: QueueOptions,
         handler: impl JobHandler,
     ) -> Result<Option<Job>, sqlx::Error> {
-        let (queue, context) = self.runtime(queue, handler);
-        let ran = self.run_due(&queue, &context, 1).await;
-        context.side.close().await;
-        let ran = ran?;
-        match ran.first() {
-            Some(id) => self.client.job(&self.pool, *id).await,
+        match self.in_one_task(queue, handler).run_next().await? {
+            Some(id) => self.client.job(&self.pool, id).await,
             None => Ok(None),
         }
     }
@@ -132,16 +123,14 @@ impl Jobs {
 
     /// Runs jobs of the queue in this task, one after the other, until none is due. Returns the
     /// number of attempts. A job that is delayed or waits for a retry is left, and so are the jobs
-    /// behind it.
+    /// behind it. [`Processor::drain`](crate::Processor::drain) does so with all queues of a
+    /// processor, and its layers.
     pub async fn drain(
         &self,
         queue: QueueOptions,
         handler: impl JobHandler,
     ) -> Result<usize, sqlx::Error> {
-        let (queue, context) = self.runtime(queue, handler);
-        let ran = self.run_due(&queue, &context, usize::MAX).await;
-        context.side.close().await;
-        Ok(ran?.len())
+        self.in_one_task(queue, handler).run_all(false).await
     }
 
     /// Runs jobs of the queue as [`drain`](Self::drain) does, and does not wait for delays, retries
@@ -158,18 +147,7 @@ impl Jobs {
         queue: QueueOptions,
         handler: impl JobHandler,
     ) -> Result<usize, sqlx::Error> {
-        let name = queue.name().to_owned();
-        let (queue, context) = self.runtime(queue, handler);
-        let mut attempts = 0;
-        loop {
-            let ran = self.run_due(&queue, &context, usize::MAX).await?.len();
-            attempts += ran;
-            if !self.make_due(&name).await? {
-                break;
-            }
-        }
-        context.side.close().await;
-        Ok(attempts)
+        self.in_one_task(queue, handler).run_all(true).await
     }
 
     /// Waits until `queue` has no unfinished job and no ready group, for at most `limit`. A
@@ -189,75 +167,14 @@ impl Jobs {
         Ok(())
     }
 
-    /// Makes the queued jobs due that wait for their time. Returns whether there were any.
-    async fn make_due(&self, queue: &str) -> Result<bool, sqlx::Error> {
-        let operator = self.client.operator("seriatim::testing", None);
-        let now = self.client.store.now(&self.pool).await?;
-        let mut any = false;
-        for job in self.enqueued(queue).await? {
-            if job.status == JobStatus::Queued && job.run_at > now {
-                match operator.run_now(&self.pool, job.id).await {
-                    Ok(()) => any = true,
-                    Err(ControlError::Database(error)) => return Err(error),
-                    // Another session has it, or it has ended.
-                    Err(_) => {}
-                }
-            }
-        }
-        Ok(any)
-    }
-
-    /// Returns a queue that runs in this task.
-    fn runtime(
-        &self,
-        queue: QueueOptions,
-        handler: impl JobHandler,
-    ) -> (Arc<QueueRuntime>, Arc<Context>) {
+    /// Returns a queue whose jobs run in this task.
+    fn in_one_task(&self, queue: QueueOptions, handler: impl JobHandler) -> Drain {
         let store = Arc::clone(&self.client.store);
-        let context =
-            Arc::new(Context::new(store, (None, &self.pool), self.client.enqueue.clone(), None));
+        let settings = self.client.enqueue.clone();
+        let context = Arc::new(Context::new(store, (None, &self.pool), settings, None));
         let hooks = AttemptHooks::default();
-        let queue = QueueRuntime::in_one_task(queue, Arc::new(handler), hooks);
-        (Arc::new(queue), context)
-    }
-
-    async fn run_due(
-        &self,
-        queue: &Arc<QueueRuntime>,
-        context: &Arc<Context>,
-        most: usize,
-    ) -> Result<Vec<i64>, sqlx::Error> {
-        let mut ran = Vec::new();
-        while ran.len() < most
-            && let Some((claim, loaded)) = self.claim_one(queue).await?
-        {
-            ran.push(claim.job);
-            let run = ClaimedTurn::new(Arc::clone(context), Arc::clone(queue), claim);
-            run.into_end(loaded, self.pool.acquire().await?.into()).await;
-        }
-        Ok(ran)
-    }
-
-    async fn claim_one(
-        &self,
-        queue: &QueueRuntime,
-    ) -> Result<Option<(Claim, VecDeque<LoadedJob>)>, sqlx::Error> {
-        let mut conn = SlotConnection::from(self.pool.acquire().await?);
-        loop {
-            let bounds = ClaimBounds::new(1, 0, fastrand::bool(), ScanStart::default());
-            let options = ClaimOptions::new(&queue.options, None);
-            let claim = self.client.store.claim(&mut conn, &queue.name, bounds, options);
-            let mut claimed = match claim.await {
-                Err(error) if gave_up_waiting(&error) => continue,
-                claimed => claimed?,
-            };
-            if let Some(claim) = claimed.jobs.pop() {
-                return Ok(Some((claim, claimed.loaded)));
-            }
-            if !claimed.more {
-                return Ok(None);
-            }
-            sleep(POLL).await;
-        }
+        let queue = Arc::new(QueueRuntime::in_one_task(queue, Arc::new(handler), hooks));
+        let queues = vec![DrainedQueue { pool: self.pool.clone(), context, queue }];
+        Drain { client: self.client.clone(), queues }
     }
 }

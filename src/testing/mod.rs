@@ -36,6 +36,7 @@
 //! [`Jobs`] lists and runs jobs in the test's own task: [`drain`](Jobs::drain) runs what is due,
 //! [`drain_ignoring_delays`](Jobs::drain_ignoring_delays) also what waits for its time, and
 //! [`fire_schedules`](Jobs::fire_schedules) fires stored schedules at a time of the test.
+//! [`Processor::drain`](crate::Processor::drain) runs what is due in all queues of a processor.
 //! [`Client::end_batches`](crate::Client::end_batches) enqueues the follow-ups of batches.
 
 #[cfg(not(unix))]
@@ -45,6 +46,7 @@ mod binaries;
 mod blocking;
 mod cleanup;
 mod database;
+mod drain;
 mod error;
 mod fetch;
 mod jobs;

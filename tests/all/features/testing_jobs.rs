@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use seriatim::layer::{Ended, Layer, Next};
 use seriatim::testing::{Jobs, WaitError};
-use seriatim::{JobError, JobStatus, NewJob, RetryPolicy};
+use seriatim::{ActiveJob, Hold, JobError, JobStatus, NewJob, Processor, RetryPolicy, async_trait};
 
-use crate::support::{database, enqueue, handler, operator, queue, serve};
+use crate::support::{Log, database, enqueue, handler, handler_with, operator, queue, serve};
 
 #[tokio::test]
 async fn jobs_are_listed_run_one_by_one_and_drained() {
@@ -80,4 +81,56 @@ async fn a_test_can_wait_until_a_processor_has_done_everything() {
     jobs.wait_until_idle("q", Duration::from_secs(30)).await.unwrap();
     let done = jobs.enqueued("q").await.unwrap();
     assert!(done.iter().all(|job| job.status == JobStatus::Succeeded));
+}
+
+/// Writes down the attempts that come by.
+struct Watch(Log);
+
+#[async_trait]
+impl Layer for Watch {
+    async fn run(&self, job: &mut ActiveJob, next: Next<'_>) -> Ended {
+        self.0.add(format!("{} attempt {}", job.queue(), job.attempt()));
+        next.run(job).await
+    }
+}
+
+#[tokio::test]
+async fn a_built_processor_is_drained_with_its_layers_and_options() {
+    let (database, log) = (database().await, Log::default());
+    let pool = database.pool();
+    let pass_on = handler(async |job, data| {
+        job.enqueue(NewJob::new("b", &data).group("g")).await?;
+        Ok(data)
+    });
+    let fails_once = handler_with(log.clone(), async |log, job, data| {
+        log.add("b");
+        if job.attempt() == 1 { Err(JobError::retry("no")) } else { Ok(data) }
+    });
+    let events = log.clone();
+    let hour = RetryPolicy::new(2).base(Duration::from_hours(1));
+    let processor = Processor::builder(pool.clone())
+        // Drained first: its job comes from the other queue.
+        .queue(queue("b").hold(Hold::Lease(Duration::from_secs(30))).retry(hour), fails_once)
+        .queue(queue("a"), pass_on)
+        .layer(Watch(log.clone()))
+        .on_event(move |event| events.add(format!("{} {}", event.queue, event.outcome.as_str())))
+        .build()
+        .unwrap();
+    assert_eq!(processor.drain().await.unwrap(), 0);
+    enqueue(pool, "a", "g", 1).await;
+    assert_eq!(processor.drain().await.unwrap(), 2);
+    let first = ["a attempt 1", "a succeeded", "b attempt 1", "b", "b retried"];
+    assert_eq!(log.entries(), first);
+    assert_eq!(processor.drain().await.unwrap(), 0, "the retry is in an hour");
+
+    assert_eq!(processor.drain_ignoring_delays().await.unwrap(), 1);
+    assert_eq!(log.entries()[first.len()..], ["b attempt 2", "b", "b succeeded"]);
+    let jobs = Jobs::new(pool).enqueued("b").await.unwrap();
+    assert_eq!((jobs[0].status, jobs[0].attempts), (JobStatus::Succeeded, 2));
+
+    // It can be started afterwards.
+    let running = processor.start().await.unwrap();
+    enqueue(pool, "a", "g", 2).await;
+    Jobs::new(pool).wait_until_idle("a", Duration::from_secs(30)).await.unwrap();
+    running.shutdown(Duration::from_secs(10)).await;
 }
