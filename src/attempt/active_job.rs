@@ -48,6 +48,10 @@ const LEAVE: &str = "set local statement_timeout = 0; set constraints all immedi
 const RELEASE: &str = "; release savepoint seriatim_handler";
 const UNDO: &str = "rollback to savepoint seriatim_handler; release savepoint seriatim_handler";
 
+/// The error of a transaction that is asked for where there is none.
+const NO_DATABASE: &str = "this job has no database, because a `testing::TestJob` runs its handler: to test code that calls \
+    `tx()` or `enqueue()`, run the job on a `testing::TestDatabase`, by `testing::Jobs` or `Processor::drain`";
+
 /// The job that a handler runs, and the transaction that holds it.
 pub struct ActiveJob {
     pub(crate) context: Arc<Context>,
@@ -98,7 +102,8 @@ pub(crate) struct Locks {
 /// A lease, and the data to replace it by row locks.
 pub(crate) struct Lease {
     pub(crate) context: Arc<Context>,
-    pub(crate) pool: PgPool,
+    /// `None`: a test runs the job without a database.
+    pub(crate) pool: Option<PgPool>,
     pub(crate) claim: Claim,
     pub(crate) time: Duration,
     pub(crate) guard: LeaseGuard,
@@ -159,12 +164,15 @@ impl Lease {
     /// Waits for a connection of the pool, as long as the job's own timeout allows. The lease holds
     /// the job meanwhile.
     async fn connect(&self, queue: &str) -> Result<SlotConnection, sqlx::Error> {
+        let Some(pool) = &self.pool else {
+            return Err(sqlx::Error::InvalidArgument(NO_DATABASE.to_owned()));
+        };
         let _waiting = Waiting::begin(&self.waits);
         loop {
-            let options = self.pool.connect_options();
-            match self.pool.acquire().await {
+            let options = pool.connect_options();
+            match pool.acquire().await {
                 Err(sqlx::Error::PoolTimedOut) => {
-                    self.context.report_exhausted_pool(queue, &self.pool);
+                    self.context.report_exhausted_pool(queue, pool);
                 }
                 answer => {
                     let mut conn = SlotConnection::from(answer?);
@@ -403,7 +411,7 @@ impl ActiveJob {
     /// Returns whether this is a [rehearsal](crate::Client::rehearse): what is not written through
     /// [`tx`](Self::tx) would not be undone.
     pub fn is_rehearsal(&self) -> bool {
-        self.reporter.rehearsed.is_some()
+        self.reporter.suppressed.as_ref().is_some_and(|calls| calls.is_rehearsal())
     }
 
     /// Returns how many bytes of JSON the handler's output may have: as many as data.

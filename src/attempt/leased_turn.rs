@@ -172,7 +172,7 @@ impl ClaimedTurn {
         while let Some(loaded) = jobs.pop_front() {
             let mut counted = context.counters.begin();
             let signals = lease_guard.signals.clone();
-            let guard = self.leased_guard(time, lease_guard, &pool);
+            let guard = self.leased_guard(time, lease_guard, Some(pool.clone()));
             self.begin_attempt(&loaded);
             let mut job = self.active_job(&loaded, guard);
             let begun = Instant::now();
@@ -228,11 +228,17 @@ impl ClaimedTurn {
         }
     }
 
-    /// Returns the hold of the turn's next job: the claim under its lease.
-    fn leased_guard(&self, time: Duration, guard: LeaseGuard, pool: &PgPool) -> HoldGuard {
+    /// Returns the hold of the turn's next job: the claim under its lease. Without a pool the job
+    /// gets no transaction.
+    pub(crate) fn leased_guard(
+        &self,
+        time: Duration,
+        guard: LeaseGuard,
+        pool: Option<PgPool>,
+    ) -> HoldGuard {
         HoldGuard::Leased(Lease {
             context: Arc::clone(&self.context),
-            pool: pool.clone(),
+            pool,
             claim: self.claim.clone(),
             time,
             guard,

@@ -25,6 +25,6 @@ mod run_caught;
 mod settle;
 pub(crate) mod settle_batch;
 mod settle_late;
-mod suppressed;
+pub(crate) mod suppressed;
 mod time_slice;
 pub(crate) mod turn;

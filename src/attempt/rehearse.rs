@@ -16,7 +16,7 @@ use crate::attempt::suppressed::Suppressed;
 use crate::attempt::turn::{ClaimedTurn, QueueRuntime};
 use crate::error::RehearsalError;
 use crate::job::job::FailureKind;
-use crate::job::outcome::{EndedAs, Outcome};
+use crate::job::outcome::EndedAs;
 use crate::job::policy::AtFailure;
 use crate::job::rehearsal::{Rehearsal, RehearsalReport, RehearsedJob, TableWrites};
 use crate::liveness::context::Context;
@@ -99,8 +99,8 @@ impl ClaimedTurn {
         let watch = monitor.watch(claim.job, hold, None, begun, signals.clone());
         let locks = Locks { conn, hold, watch };
         let mut active = self.active_job(&loaded, HoldGuard::Locked(locks));
-        let suppressed = Arc::new(Suppressed::default());
-        active.reporter.rehearsed = Some(Arc::clone(&suppressed));
+        let suppressed = Arc::new(Suppressed::of_rehearsal());
+        active.reporter.suppressed = Some(Arc::clone(&suppressed));
         let (result, clean) = self.handle(&mut active, &loaded, &signals).await;
         let took = begun.elapsed();
         let HoldGuard::Locked(Locks { mut conn, .. }) = active.guard else {
@@ -123,13 +123,7 @@ impl ClaimedTurn {
             None
         };
         let ended_as = outcome.ended_as();
-        let (output, failure, again_in) = match outcome {
-            Outcome::Succeeded { result } => (serde_json::from_str(&result).ok(), None, None),
-            Outcome::Retried { failure, delay } => (None, Some(failure), Some(delay)),
-            Outcome::Snoozed { delay, .. } => (None, None, Some(delay)),
-            Outcome::Failed { failure, .. } => (None, Some(failure), None),
-            Outcome::Cancelled | Outcome::Ignored | Outcome::Released => (None, None, None),
-        };
+        let (output, failure, again_in) = outcome.into_parts();
         let ended = RehearsedJob {
             id: claim.job,
             name: loaded.name,
@@ -140,7 +134,7 @@ impl ClaimedTurn {
             again_in,
             writes,
             enqueued,
-            suppressed: suppressed.take(),
+            suppressed: suppressed.take().calls,
             took,
         };
         Ok((ended, left))

@@ -37,8 +37,8 @@ pub(crate) struct Reporter {
     pub(crate) token: Uuid,
     /// Where the claim was made; see `ClaimedTurn::origin`.
     pub(crate) origin: Option<Arc<PgConnectOptions>>,
-    /// In a rehearsal, which writes nothing.
-    pub(crate) rehearsed: Option<Arc<Suppressed>>,
+    /// In a rehearsal, and in a test without a database: neither writes anything.
+    pub(crate) suppressed: Option<Arc<Suppressed>>,
 }
 
 /// The reports of an attempt. Made with the first one.
@@ -58,6 +58,8 @@ struct State {
     unwritten: Report,
     /// The last checkpoint of this attempt, or the one that it has read.
     checkpoint: Option<Arc<str>>,
+    /// Whether the checkpoint of the attempts before has been read.
+    is_read: bool,
     /// Whether the database may have a row of the job.
     has_row: bool,
     /// When the next write may begin; `None`: at once.
@@ -81,13 +83,23 @@ enum End {
 
 impl Reporter {
     pub(crate) fn reports(self) -> Reports {
-        let (state, changed) = (Mutex::default(), Notify::new());
+        self.reports_from(State::default())
+    }
+
+    /// Returns reports whose last checkpoint is known: no database is read for it.
+    #[cfg(feature = "testing")]
+    pub(crate) fn reports_after(self, checkpoint: Option<Arc<str>>) -> Reports {
+        self.reports_from(State { checkpoint, is_read: true, ..State::default() })
+    }
+
+    fn reports_from(self, state: State) -> Reports {
+        let (state, changed) = (Mutex::new(state), Notify::new());
         let shared = Shared { reporter: self, state, changed };
         Reports { shared: Arc::new(shared), writer: None }
     }
 
     async fn write(&self, report: &Report) -> Result<(), ProgressError> {
-        if self.rehearsed.is_some() {
+        if self.suppressed.is_some() {
             return Ok(());
         }
         let write = async |conn: &mut PgConnection| {
@@ -122,6 +134,9 @@ impl Reporter {
 impl Reports {
     /// Notes a progress, to be written soon.
     pub(crate) fn progress(&mut self, percent: u8, message: String) {
+        if let Some(suppressed) = &self.shared.reporter.suppressed {
+            suppressed.note_progress(percent, &message);
+        }
         self.shared.with(|state| state.unwritten.progress = Some((percent, message)));
         self.wake_writer();
     }
@@ -130,6 +145,9 @@ impl Reports {
     ///
     /// Cancel safe: it is noted before the first await.
     pub(crate) async fn checkpoint(&mut self, json: Arc<str>) -> Result<(), ProgressError> {
+        if let Some(suppressed) = &self.shared.reporter.suppressed {
+            suppressed.note_checkpoint(&json);
+        }
         let now = Instant::now();
         let (answer, written) = oneshot::channel();
         let (is_due, failed) = self.shared.with(|state| {
@@ -152,11 +170,15 @@ impl Reports {
 
     /// Returns the last checkpoint: of this attempt, or of one before. Reads it once.
     pub(crate) async fn last_checkpoint(&mut self) -> Result<Option<Arc<str>>, ProgressError> {
-        if let Some(noted) = self.shared.with(|state| state.checkpoint.clone()) {
-            return Ok(Some(noted));
+        let known = |state: &mut State| {
+            (state.is_read || state.checkpoint.is_some()).then(|| state.checkpoint.clone())
+        };
+        if let Some(checkpoint) = self.shared.with(known) {
+            return Ok(checkpoint);
         }
         let read: Option<Arc<str>> = self.shared.reporter.read().await?.map(Into::into);
         self.shared.with(|state| {
+            state.is_read = true;
             state.has_row |= read.is_some();
             state.checkpoint.clone_from(&read);
         });

@@ -83,7 +83,7 @@ impl ActiveJob {
 
     async fn rest(&self, arguments: RestArguments<'_>) -> Result<bool, RestError> {
         let RestArguments { whole_queue, until, reason } = arguments;
-        if let Some(suppressed) = &self.reporter.rehearsed {
+        if let Some(suppressed) = &self.reporter.suppressed {
             let what = if whole_queue { "queue" } else { "group" };
             suppressed.note(format!("the {what} rests until {}: {reason}", clock_time(&until)));
             return Ok(true);

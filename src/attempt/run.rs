@@ -187,7 +187,7 @@ impl ClaimedTurn {
                 job: self.claim.job,
                 token: self.claim.token,
                 origin: self.origin.clone(),
-                rehearsed: None,
+                suppressed: None,
             },
             reports: None,
             slot: None,

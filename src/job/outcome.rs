@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::job::job::{Failure, FailureKind};
 use crate::job::job_error::{ErrorWords, FailureDecision, JobError};
@@ -155,6 +156,17 @@ impl Outcome {
     /// Returns whether it stands only if the handler's writes are committed with it.
     pub(crate) fn keeps_writes(&self) -> bool {
         matches!(self, Self::Succeeded { .. } | Self::Snoozed { keeps_writes: true, .. })
+    }
+
+    /// Returns the output, the failure, and the time until the job runs again.
+    pub(crate) fn into_parts(self) -> (Option<Value>, Option<Failure>, Option<Duration>) {
+        match self {
+            Self::Succeeded { result } => (serde_json::from_str(&result).ok(), None, None),
+            Self::Retried { failure, delay } => (None, Some(failure), Some(delay)),
+            Self::Snoozed { delay, .. } => (None, None, Some(delay)),
+            Self::Failed { failure, .. } => (None, Some(failure), None),
+            Self::Cancelled | Self::Ignored | Self::Released => (None, None, None),
+        }
     }
 
     /// Returns how the attempt ended.

@@ -33,6 +33,8 @@
 //! [`Server::builder`] also makes a standby of a private server, and [`Server::promote`] lets it
 //! take its primary's place, to test a failover.
 //!
+//! [`TestJob`] calls a handler in a unit test, without a server.
+//!
 //! [`Jobs`] lists and runs jobs in the test's own task: [`drain`](Jobs::drain) runs what is due,
 //! [`drain_ignoring_delays`](Jobs::drain_ignoring_delays) also what waits for its time, and
 //! [`fire_schedules`](Jobs::fire_schedules) fires stored schedules at a time of the test.
@@ -54,9 +56,11 @@ mod leftovers;
 mod private;
 mod server;
 mod standby;
+mod test_job;
 mod user;
 
 pub use database::TestDatabase;
 pub use error::ServerError;
 pub use jobs::{Jobs, WaitError};
 pub use server::{Server, ServerBuilder};
+pub use test_job::{TestJob, TestRun};

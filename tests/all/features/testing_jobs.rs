@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::layer::{Ended, Layer, Next};
-use seriatim::testing::{Jobs, WaitError};
+use seriatim::testing::{Jobs, TestJob, WaitError};
 use seriatim::{ActiveJob, Hold, JobError, JobStatus, NewJob, Processor, RetryPolicy, async_trait};
 
 use crate::support::{Log, database, enqueue, handler, handler_with, operator, queue, serve};
@@ -133,4 +133,28 @@ async fn a_built_processor_is_drained_with_its_layers_and_options() {
     enqueue(pool, "a", "g", 2).await;
     Jobs::new(pool).wait_until_idle("a", Duration::from_secs(30)).await.unwrap();
     running.shutdown(Duration::from_secs(10)).await;
+}
+
+#[tokio::test]
+async fn a_job_ends_without_a_database_as_with_one() {
+    let database = database().await;
+    let jobs = Jobs::new(database.pool());
+    let options = || queue("q").retry(RetryPolicy::new(2).jitter(0.0)).max_snoozes(0);
+    for data in [json!("fail"), json!("retry"), json!("snooze"), json!("panic"), json!("succeed")] {
+        let run = || {
+            handler(async |_, data| match data.as_str() {
+                Some("fail") => Err(JobError::fail("never")),
+                Some("retry") => Err(JobError::retry_after("no", Duration::from_hours(1))),
+                Some("snooze") => Err(JobError::snooze(Duration::from_hours(1))),
+                Some("panic") => panic!("boom"),
+                _ => Ok(data),
+            })
+        };
+        let new = NewJob::new("q", &data).group(data.to_string());
+        seriatim::enqueue(database.pool(), new.clone()).await.unwrap();
+        let real = jobs.run_next(options(), run()).await.unwrap().unwrap();
+        let test = TestJob::new(new).options(options()).run(run()).await.unwrap();
+        assert_eq!((&test.output, &test.failure), (&real.result, &real.error), "{data}");
+        assert_eq!(test.again_in.is_some(), real.status == JobStatus::Queued, "{data}");
+    }
 }
