@@ -348,7 +348,8 @@
 //! # Testing
 //!
 //! The feature `testing` starts a private PostgreSQL, gives each test a migrated database, and runs
-//! jobs in the test's own task, by the same claim, hold and settle as a processor.
+//! jobs in the test's own task, by the same claim, hold and settle as a processor. Its `TestJob`
+//! calls a handler in a unit test, without a database.
 //!
 #![cfg_attr(feature = "testing", doc = "```no_run")]
 #![cfg_attr(not(feature = "testing"), doc = "```ignore")]
