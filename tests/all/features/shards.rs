@@ -10,8 +10,8 @@ use seriatim::rehearsal::Rehearsal;
 use seriatim::shards::{ShardId, Shards};
 use seriatim::testing::TestDatabase;
 use seriatim::{
-    BuildMistake, Client, Hold, JobStatus, MigrateError, NewJob, Processor, ProcessorBuilder,
-    Schedule, StartError,
+    BuildMistake, Client, Hold, JobError, JobStatus, MigrateError, NewJob, Processor,
+    ProcessorBuilder, Schedule, StartError,
 };
 use sqlx::postgres::PgPoolOptions;
 use tokio::time::sleep;
@@ -410,4 +410,23 @@ async fn slots_of_a_server_without_connections_go_to_the_others() {
     hangs.store(false, Ordering::SeqCst);
     gates[0].pass(1_000);
     running.shutdown(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn a_drain_runs_the_due_jobs_of_all_servers() {
+    let (_databases, shards) = three().await;
+    let run = handler(async |job, data| {
+        let numbered = ShardId::of_job(job.id()).map(ShardId::number);
+        if numbered == Some(2) { Err(JobError::fail("not here")) } else { Ok(data) }
+    });
+    let processor = over(&shards).queue(queue("q"), run).build().unwrap();
+    for (_, pool) in shards.iter() {
+        enqueue(pool, "q", "g", 1).await;
+        enqueue(pool, "q", "g", 2).await;
+    }
+    assert_eq!(processor.drain().await.unwrap(), 6);
+    for (shard, pool) in shards.iter() {
+        let failed = Client::default().counts(pool, "q").await.unwrap().failed;
+        assert_eq!(failed, if shard.number() == 2 { 2 } else { 0 });
+    }
 }

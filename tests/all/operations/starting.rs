@@ -130,7 +130,12 @@ async fn start_and_stop_are_one_line_each_and_a_drop_is_told() {
     let _ = build().await.unwrap().start_when_ready();
     assert!(logged.text().contains("a Running was dropped"), "{}", logged.text());
     drop(build().await.unwrap());
-    assert!(logged.text().contains("dropped before it was started"), "{}", logged.text());
+    let unstarted = || logged.text().matches("dropped before it was started").count();
+    assert_eq!(unstarted(), 1, "{}", logged.text());
+    let used = build().await.unwrap();
+    assert_eq!(used.drain().await.unwrap(), 0);
+    drop(used);
+    assert_eq!(unstarted(), 1, "{}", logged.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
