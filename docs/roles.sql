@@ -129,7 +129,7 @@ grant select (reason) on seriatim.stopped to seriatim_observer;
 -- job, group_jobs and jobs_by_reference read whole jobs, and are for workers and operators; Client::without_data reads them
 -- without what they carry.
 
--- Operators do all that a worker and an observer may, and also pause and unpause queues and groups, configure_queue,
+-- Operators do all that a worker and an observer may, and also pause and resume queues and groups, configure_queue,
 -- set_key_limit, set_group_policy, park_group and remove_schedule. The table operation keeps a record of it, which they can neither change nor delete.
 grant seriatim_worker, seriatim_observer to seriatim_operator;
 grant insert, update, delete on seriatim.queue, seriatim.group_setting, seriatim.key_limit to seriatim_operator;

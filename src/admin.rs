@@ -2,7 +2,8 @@
 //!
 //! [`Operator`] makes the changes: cancel, retry, skip, pause, redrive, purge and more. Each is
 //! recorded as an [`Operation`], with who made it and why. Most return their effect ([`Retried`],
-//! [`Redriven`], [`Purged`], [`Moved`], …).
+//! [`Redriven`], [`Purged`], [`Moved`], …). A [`Change`] is a change as a value, which can be
+//! previewed, applied, and read from JSON; its [`Effect`] has a sentence.
 //!
 //! [`Client`](crate::Client) makes the lists: [`QueueOverview`] and [`GroupOverview`] at a glance,
 //! [`TookOver`] for a server that took another one's place,
@@ -12,7 +13,7 @@
 //!
 //! [`QueueSettings`] are stored in the database, and hold for the whole fleet. An application sets
 //! them by [`Client::configure_queue`](crate::Client::configure_queue). A [`KeyLimit`] is the limit
-//! of a single limit key, which [`Operator::limit_key`] sets.
+//! of a single limit key, which [`Operator::set_key_limit`] sets.
 //!
 //! ```no_run
 //! use seriatim::Client;
@@ -37,10 +38,11 @@ pub use crate::client::operator::move_jobs::{Moved, MovedJob};
 pub use crate::client::operator::node::Released;
 pub use crate::client::operator::operator::Operator;
 pub use crate::client::operator::purge::Purged;
-pub use crate::client::operator::redrive::Redriven;
+pub use crate::client::operator::redrive::{Discarded, Redriven};
 pub use crate::job::batch::{Batch, BatchJob, BatchState};
+pub use crate::job::change::Change;
 pub use crate::job::counts::{HaltedGroup, ParkedUnit, PausedGroup, PausedQueue, QueueCounts};
-pub use crate::job::effect::Effect;
+pub use crate::job::effect::{Effect, Undo};
 pub use crate::job::failed_filter::{FailedFilter, FailedJob};
 pub use crate::job::maintained::Maintained;
 pub use crate::job::move_task::{MoveTask, MoveTaskStatus, NewMoveTask};

@@ -216,6 +216,18 @@ pub enum ControlError {
         /// The queue.
         queue: String,
     },
+    /// No such move task: it never existed, or was deleted after its end.
+    #[error("there is no move task {task}")]
+    NoSuchMoveTask {
+        /// The task.
+        task: i64,
+    },
+    /// The move task has ended.
+    #[error("move task {task} has ended already")]
+    MoveTaskEnded {
+        /// The task.
+        task: i64,
+    },
     /// No such schedule.
     #[error("there is no schedule {schedule:?}")]
     NoSuchSchedule {
@@ -246,6 +258,12 @@ pub enum ControlError {
         /// The batch.
         batch: i64,
     },
+    /// The batch has ended, or was abandoned before.
+    #[error("batch {batch} has ended, or was abandoned before")]
+    BatchEnded {
+        /// The batch.
+        batch: i64,
+    },
     /// The follow-up of a batch could not be enqueued. Other batches were ended.
     #[error(
         "the jobs of batch {batch} have ended, and its follow-up could not be enqueued: {reason}"
@@ -256,9 +274,9 @@ pub enum ControlError {
         /// The reason that the database gave.
         reason: String,
     },
-    /// The group is not halted. [`Operator::unpause_group`](crate::admin::Operator::unpause_group)
+    /// The group is not halted. [`Operator::resume_group`](crate::admin::Operator::resume_group)
     /// ends a pause.
-    #[error("group {group:?} of queue {queue:?} is not halted (unpause_group ends a pause)")]
+    #[error("group {group:?} of queue {queue:?} is not halted (resume_group ends a pause)")]
     NotHalted {
         /// The queue.
         queue: String,
@@ -349,7 +367,7 @@ fn not_paused(queue: &str, group: Option<&str>) -> String {
         Some(group) => {
             format!("group {group:?} of queue {queue:?} is not paused (unhalt_group ends a halt)")
         }
-        None => format!("queue {queue:?} is not paused (unpause_group ends the pause of a group)"),
+        None => format!("queue {queue:?} is not paused (resume_group ends the pause of a group)"),
     }
 }
 
@@ -706,9 +724,9 @@ pub enum BackgroundError {
         /// The reason that the database gave.
         reason: String,
     },
-    /// The schedules of a processor could not be stored. It is tried again.
-    #[error("the schedules of this processor could not be stored: {}", reason(.0))]
-    StoreSchedules(#[source] sqlx::Error),
+    /// The settings and schedules of a processor could not be stored. It is tried again.
+    #[error("the settings and schedules of this processor could not be stored: {}", reason(.0))]
+    Store(#[source] sqlx::Error),
     /// The sweep found jobs that nothing would have woken, and repaired them. Hand-made SQL can
     /// cause this.
     #[error(
@@ -810,7 +828,7 @@ impl BackgroundError {
             Self::Maintenance(_) => "maintenance",
             Self::Schedule { .. } => "schedule",
             Self::Batch { .. } => "batch",
-            Self::StoreSchedules(_) => "store_schedules",
+            Self::Store(_) => "store",
             Self::Stranded { .. } => "stranded",
             Self::Unserved { .. } => "unserved",
             Self::Panicked { .. } => "panicked",
@@ -858,7 +876,7 @@ impl BackgroundError {
             | Self::Presence(_)
             | Self::Listener(_)
             | Self::Maintenance(_)
-            | Self::StoreSchedules(_) => {
+            | Self::Store(_) => {
                 Some(std::error::Error::source(self).map(code_of).unwrap_or_default())
             }
             Self::TooSlow { activity, .. } => Some((*activity).to_owned()),

@@ -120,7 +120,7 @@ async fn try_each(
         case.load(scene, jobs, number).await?;
         let group = groups + number;
         let mut tx = scene.pool().begin().await?;
-        client.operator("bench", None).unpause_queue(&mut *tx, QUEUE).await?;
+        client.operator("bench", None).resume_queue(&mut *tx, QUEUE).await?;
         client.enqueue(&mut *tx, job(group, 0, case)).await?;
         tx.commit().await?;
         let committed = now();

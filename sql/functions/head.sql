@@ -34,7 +34,7 @@ $$;
 --
 -- A look-up by id says `finished_at is null` for unfinished: the words of a partial index could
 -- have that index read as a whole. It asks for the queue again: a move may have committed between
--- the snapshot and the lock. The head of a paused group is not locked, as an unpause must be able
+-- the snapshot and the lock. The head of a paused group is not locked, as a resume must be able
 -- to flag it. A claim that lapsed is not taken over while another transaction has any of its jobs.
 --
 -- Locks: job rows NO KEY UPDATE, skips.

@@ -17,7 +17,7 @@ begin
   perform check_name('group', group_id, {group_limit});
   if ends_at <= clock_timestamp() then
     raise exception 'the pause would end at %, it is % already', ends_at, clock_timestamp()
-      using errcode = '22023', hint = 'unpause ends a pause at once.';
+      using errcode = '22023', hint = 'resume ends a pause at once.';
   end if;
   perform set_pause(queue, group_id, reason, ends_at, null);
   if group_id is not null and ends_at is not null then
@@ -129,7 +129,7 @@ end $$;
 
 -- Ends the pause of a queue, or of one group of it, and wakes its workers. Returns whether it was
 -- paused.
-create or replace function unpause(queue text, group_id text default null, reason text default null,
+create or replace function resume(queue text, group_id text default null, reason text default null,
   actor text default session_user) returns boolean
 language plpgsql volatile set search_path from current as $$
 #variable_conflict use_column
@@ -138,27 +138,27 @@ declare
 begin
   if group_id is null then
     -- A pause that has ended by itself leaves its row.
-    select {paused_q} into done from queue q where q.name = unpause.queue for no key update;
+    select {paused_q} into done from queue q where q.name = resume.queue for no key update;
     update queue q set paused_at = null, pause_reason = null, paused_until = null, rested_by = null
-    where q.name = unpause.queue and q.paused_at is not null;
+    where q.name = resume.queue and q.paused_at is not null;
     -- A row that says nothing any more would list a queue that was only mistyped.
     delete from queue q
-    where q.name = unpause.queue and jsonb_strip_nulls(to_jsonb(q)) = jsonb_build_object(
+    where q.name = resume.queue and jsonb_strip_nulls(to_jsonb(q)) = jsonb_build_object(
       'name', q.name, 'dedup_scope', 'queue', 'dedup_by_content', false, 'strict_visibility', false);
   else
     select {paused_s} into done from group_setting s
-    where s.queue = unpause.queue and s.group_id = unpause.group_id for no key update;
+    where s.queue = resume.queue and s.group_id = resume.group_id for no key update;
     delete from group_setting s
-    where s.queue = unpause.queue and s.group_id = unpause.group_id and s.out_of_attempts is null;
+    where s.queue = resume.queue and s.group_id = resume.group_id and s.out_of_attempts is null;
     update group_setting s set paused_at = null, pause_reason = null, paused_until = null, rested_by = null
-    where s.queue = unpause.queue and s.group_id = unpause.group_id and s.paused_at is not null;
+    where s.queue = resume.queue and s.group_id = resume.group_id and s.paused_at is not null;
     perform flag_next(queue, group_id);
   end if;
   done := coalesce(done, false);
   if done then
     perform wake(queue);
   end if;
-  perform record_operation(actor, 'unpause', queue, group_id, null, reason, done::integer);
+  perform record_operation(actor, 'resume', queue, group_id, null, reason, done::integer);
   return done;
 end $$;
 

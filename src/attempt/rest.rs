@@ -45,7 +45,7 @@ impl ActiveJob {
     ///
     /// A rest is a pause that ends by itself, and all that shows pauses shows it, with the job that
     /// asked for it and the reason. An operator may end it early by
-    /// [`unpause_group`](crate::admin::Operator::unpause_group). It never shortens a pause: one
+    /// [`resume_group`](crate::admin::Operator::resume_group). It never shortens a pause: one
     /// that ends later, or by an operator alone, stays as it is. A pause that ends sooner, of a job
     /// or of an operator, takes the end and the reason of this rest.
     ///
@@ -68,7 +68,7 @@ impl ActiveJob {
 
     /// Lets the whole queue rest until `until`, as [`rest_group`](Self::rest_group) does with the
     /// job's group: no job of the queue starts in any process. Jobs that run, are being claimed, or
-    /// were prefetched (0.1 s before at most) go on. [`unpause_queue`] ends it early.
+    /// were prefetched (0.1 s before at most) go on. [`resume_queue`] ends it early.
     ///
     /// # Errors
     /// As [`rest_group`](Self::rest_group), but for [`RestError::NoGroup`].
@@ -76,7 +76,7 @@ impl ActiveJob {
     /// # Cancel safety
     /// Not cancel safe: the rest may have been written.
     ///
-    /// [`unpause_queue`]: crate::admin::Operator::unpause_queue
+    /// [`resume_queue`]: crate::admin::Operator::resume_queue
     pub async fn rest_queue(&self, until: DateTime<Utc>, reason: &str) -> Result<bool, RestError> {
         self.rest(RestArguments { whole_queue: true, until, reason }).await
     }

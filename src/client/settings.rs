@@ -23,8 +23,8 @@ impl Client {
         executor: impl PgExecutor<'_>,
         settings: QueueSettings,
     ) -> Result<(), ConfigureError> {
-        let change = settings.check()?;
-        Ok(self.store.configure_queue(executor, change, Acting::default()).await?)
+        let (queue, change) = settings.check()?;
+        Ok(self.store.configure_queue(executor, &queue, &change, Acting::default()).await?)
     }
 
     /// Returns the settings of a queue; the defaults if it was never configured.
@@ -37,7 +37,7 @@ impl Client {
     }
 
     /// Returns the limit keys of a queue that have a limit of their own, in their order. An
-    /// [operator](crate::admin::Operator::limit_key) sets these limits.
+    /// [operator](crate::admin::Operator::set_key_limit) sets these limits.
     pub async fn key_limits(
         &self,
         executor: impl PgExecutor<'_>,

@@ -176,7 +176,7 @@ async fn adopts_a_group_that_has_a_slot(wrong: bool, how: &str, then: &str) {
     let mut left = enqueue(&mut conn, "t", &["a", "b", "c"]).await;
     let claim = scene.claim_one(&mut conn).await;
     assert_eq!(scene.number(GATED).await, 2);
-    // As an unpause leaves it.
+    // As a resume leaves it.
     run(&mut conn, "update seriatim.job set flagged = true").await;
     scene.close_gate().await;
     let begins = "adoption.turns := '{}';";

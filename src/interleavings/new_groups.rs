@@ -172,7 +172,7 @@ async fn a_group_that_rests_gets_one_row_however_often_a_claim_has_read_its_flag
         if wrong {
             // Two claims have the group at once.
             rollback(&mut other).await;
-            scene.run("select seriatim.unpause('q', 'rests')").await;
+            scene.run("select seriatim.resume('q', 'rests')").await;
             scene.run("update seriatim.queue_group set ready_at = now()").await;
             let claimed = scene.claim_all(&mut worker, 9).await.jobs;
             let claims = claimed.iter().filter(|claim| claim.group.as_deref() == Some("rests"));

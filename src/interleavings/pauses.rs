@@ -32,7 +32,7 @@ async fn rests(scene: &Scene) -> bool {
 }
 
 #[tokio::test]
-async fn an_unpause_between_heads_and_their_write_is_not_lost() {
+async fn a_resume_between_heads_and_their_write_is_not_lost() {
     for wrong in [true, false] {
         let scene = Scene::new().await;
         let job = paused(&scene).await;
@@ -52,10 +52,10 @@ async fn an_unpause_between_heads_and_their_write_is_not_lost() {
         } else {
             Client::default()
                 .operator("test", None)
-                .unpause_group(&mut operator, Q, "g")
+                .resume_group(&mut operator, Q, "g")
                 .await
                 .unwrap();
-            assert!(scene.flagged(job).await, "its row is free for the unpause");
+            assert!(scene.flagged(job).await, "its row is free for the resume");
             assert!(scene.write(&mut worker, &heads).await.is_empty());
             assert!(!rests(&scene).await);
             assert!(!scene.rescue("g").await);
@@ -66,7 +66,7 @@ async fn an_unpause_between_heads_and_their_write_is_not_lost() {
 }
 
 #[tokio::test]
-async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
+async fn a_resume_after_the_write_waits_and_wakes_the_group() {
     let scene = Scene::new().await;
     let job = paused(&scene).await;
     let (mut worker, mut operator) = (scene.session().await, scene.session().await);
@@ -75,25 +75,21 @@ async fn an_unpause_after_the_write_waits_and_wakes_the_group() {
     let heads = scene.read_heads(&mut worker, &turns).await;
     scene.defer(&mut worker, &heads).await;
     let operator_pid = pid(&mut operator).await;
-    let unpause = tokio::spawn(async move {
-        Client::default()
-            .operator("test", None)
-            .unpause_group(&mut operator, Q, "g")
-            .await
-            .unwrap();
+    let resume = tokio::spawn(async move {
+        Client::default().operator("test", None).resume_group(&mut operator, Q, "g").await.unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     commit(&mut worker).await;
-    unpause.await.unwrap();
+    resume.await.unwrap();
     assert!(rests(&scene).await && scene.flagged(job).await);
     assert_eq!(scene.drain().await, [job]);
     scene.end().await;
 }
 
-/// The job ran when the unpause began. The flag that it gets then goes to the job as it is behind
+/// The job ran when the resume began. The flag that it gets then goes to the job as it is behind
 /// the settle.
 #[tokio::test]
-async fn an_unpause_sees_a_job_settled_while_it_waited() {
+async fn a_resume_sees_a_job_settled_while_it_waited() {
     let scene = Scene::new().await;
     let (mut worker, mut claimer) = (scene.session().await, scene.session().await);
     let mut operator = scene.session().await;
@@ -101,18 +97,14 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
     let claim = scene.claim_one(&mut worker).await;
     Client::default().operator("test", None).pause_group(&mut operator, Q, "g").await.unwrap();
     scene.hold(&mut worker, &claim).await;
-    // Another session has the setting locked, so the unpause waits before it has changed
+    // Another session has the setting locked, so the resume waits before it has changed
     // anything.
     let mut other = scene.session().await;
     begin(&mut other).await;
     run(&mut other, "select 1 from seriatim.group_setting for share").await;
     let operator_pid = pid(&mut operator).await;
-    let unpause = tokio::spawn(async move {
-        Client::default()
-            .operator("test", None)
-            .unpause_group(&mut operator, Q, "g")
-            .await
-            .unwrap();
+    let resume = tokio::spawn(async move {
+        Client::default().operator("test", None).resume_group(&mut operator, Q, "g").await.unwrap();
     });
     scene.until_waits(operator_pid, "transactionid").await;
     scene.settle(&mut worker, &claim, &retried(Duration::ZERO)).await;
@@ -120,7 +112,7 @@ async fn an_unpause_sees_a_job_settled_while_it_waited() {
     assert!(scene.claim(&mut claimer, 10).await.is_empty());
     assert!(rests(&scene).await);
     commit(&mut other).await;
-    unpause.await.unwrap();
+    resume.await.unwrap();
     assert!(scene.flagged(job).await);
     assert!(!scene.rescue("g").await);
     assert_eq!(scene.drain().await, [job]);
@@ -160,7 +152,7 @@ async fn a_job_claimed_before_a_pause_is_taken_over_under_it() {
     commit(&mut other).await;
     assert!(scene.claim(&mut other, 10).await.is_empty());
     assert!(rests(&scene).await && !scene.rescue("g").await);
-    Client::default().operator("test", None).unpause_group(&mut other, Q, "g").await.unwrap();
+    Client::default().operator("test", None).resume_group(&mut other, Q, "g").await.unwrap();
     assert_eq!(scene.drain().await, [second]);
     scene.end().await;
 }
@@ -265,7 +257,7 @@ async fn a_sooner_end_of_a_pause_wakes_a_row_that_rests_until_a_later_one() {
             assert!(scene.claim(&mut worker, 10).await.is_empty() && rests(&scene).await);
             Client::default()
                 .operator("test", None)
-                .unpause_group(&mut operator, Q, "g")
+                .resume_group(&mut operator, Q, "g")
                 .await
                 .unwrap();
             assert_eq!(scene.drain().await, [job]);
@@ -355,7 +347,7 @@ async fn a_pause_set_again_while_ended_ones_are_deleted_is_not_lost() {
             assert!(scene.claim(&mut maintenance, 10).await.is_empty());
             Client::default()
                 .operator("test", None)
-                .unpause_group(&mut operator, Q, "g")
+                .resume_group(&mut operator, Q, "g")
                 .await
                 .unwrap();
         }
@@ -383,7 +375,7 @@ async fn a_pause_that_waits_for_the_delete_of_an_ended_one_makes_a_new_row() {
     commit(&mut maintenance).await;
     let mut operator = pause.await.unwrap();
     assert!(scene.claim(&mut maintenance, 10).await.is_empty(), "it is paused");
-    Client::default().operator("test", None).unpause_group(&mut operator, Q, "g").await.unwrap();
+    Client::default().operator("test", None).resume_group(&mut operator, Q, "g").await.unwrap();
     assert_eq!(scene.drain().await, [job]);
     scene.end().await;
 }

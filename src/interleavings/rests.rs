@@ -46,7 +46,7 @@ async fn a_rest_waits_for_no_lock_of_its_own_job() {
             assert_eq!(code.as_deref(), Some("55P03"), "{waits}");
         } else {
             assert_eq!(rest(&scene, &mut side, &claim, true).await, RestState::Set);
-            scene.run("select seriatim.unpause('q')").await;
+            scene.run("select seriatim.resume('q')").await;
             assert_eq!(rest(&scene, &mut side, &claim, false).await, RestState::Set);
         }
         scene.settle(&mut worker, &claim, &retried(Duration::ZERO)).await;
@@ -113,7 +113,7 @@ async fn a_rest_gives_up_on_a_lock_that_is_kept() {
     assert_eq!(rest(&scene, &mut worker, &claim, false).await, RestState::Busy);
     commit(&mut operator).await;
     assert_eq!(rest(&scene, &mut worker, &claim, false).await, RestState::Kept);
-    run(&mut operator, "select seriatim.unpause('q', 'g')").await;
+    run(&mut operator, "select seriatim.resume('q', 'g')").await;
     assert_eq!(rest(&scene, &mut worker, &claim, false).await, RestState::Set);
     scene.end().await;
 }

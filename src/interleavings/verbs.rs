@@ -41,8 +41,8 @@ const VERBS: [&str; 35] = [
     "unhalt($queue, $group)",
     "pause($queue)",
     "pause($queue, $group)",
-    "unpause($queue)",
-    "unpause($queue, $group)",
+    "resume($queue)",
+    "resume($queue, $group)",
     "set_group_policy($queue, $group, 'park')",
     "configure_queue($queue, '{\"in_flight_limit\": 1}')",
     "configure_queue($queue, '{\"limit_per_key\": null}')",
@@ -658,8 +658,8 @@ impl State {
 
 /// Lets all go on that an operator may have stopped.
 const LET_GO: [&str; 4] = [
-    "select seriatim.unpause(name) from seriatim.queue where paused_at is not null",
-    "select seriatim.unpause(queue, group_id) from seriatim.group_setting where paused_at is not null",
+    "select seriatim.resume(name) from seriatim.queue where paused_at is not null",
+    "select seriatim.resume(queue, group_id) from seriatim.group_setting where paused_at is not null",
     "select seriatim.unhalt(queue, group_id) from seriatim.queue_group where halted_at is not null",
     "select seriatim.seal_batch(id) from seriatim.batch where sealed_at is null and ended_at is null",
 ];
@@ -853,7 +853,7 @@ impl Script<'_> {
             }
         }
         if self.waited {
-            let waits = ["pause", "unpause", "configure", "set_group", "unhalt", "seal", "abandon"];
+            let waits = ["pause", "resume", "configure", "set_group", "unhalt", "seal", "abandon"];
             if !waits.iter().any(|waits| self.verb.starts_with(waits)) {
                 cell.wrong("it waited for the worker");
             }

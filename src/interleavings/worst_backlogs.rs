@@ -168,7 +168,7 @@ async fn flags_of_paused_groups_hide_no_idle_one() {
         assert!(scene.claim_all(&mut worker, 4).await.jobs.is_empty());
         let woken = "select count(*) from seriatim.queue_group where group_id like 'g%' and ready_at < 'infinity'";
         assert_eq!(scene.number(woken).await, 0);
-        Client::default().operator("test", None).unpause_group(&mut worker, Q, "g1").await.unwrap();
+        Client::default().operator("test", None).resume_group(&mut worker, Q, "g1").await.unwrap();
         assert_eq!(scene.claim_all(&mut worker, 4).await.jobs.len(), 1);
         scene.end().await;
     }
@@ -476,7 +476,7 @@ async fn claims_tidy_the_flags_of_groups_that_cannot_start() {
         let resting = "select count(*) from seriatim.queue_group where ready_at = 'infinity'";
         assert_eq!(scene.number(resting).await, 4_999 - left);
         // Each starts when its pause ends.
-        Client::default().operator("test", None).unpause_group(&mut conn, Q, "g7").await.unwrap();
+        Client::default().operator("test", None).resume_group(&mut conn, Q, "g7").await.unwrap();
         let claim = scene.claim_all(&mut conn, 4).await;
         assert!(claim.jobs.iter().any(|claim| claim.group.as_deref() == Some("g7")));
         assert!(!scene.rescue("g8").await);

@@ -22,9 +22,9 @@ impl GroupExplanation {
 /// How the error of a job begins that was moved: its work is another job's now.
 pub(crate) const MOVED_TO: &str = "moved to queue";
 
-const UNPAUSE_KEY: &str = "Call limit_key to let groups with this key start.";
+const UNPAUSE_KEY: &str = "Call set_key_limit to let groups with this key start.";
 const RAISE_KEY_LIMIT: &str = "Wait, or raise the queue's limit_per_key with configure_queue, or \
-                               the limit of this key with limit_key.";
+                               the limit of this key with set_key_limit.";
 const UNPARK: &str =
     "Call redrive_parked to queue the parked jobs again, or discard_parked to give them up.";
 
@@ -63,19 +63,19 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
         Reason::Parking { .. } => format!("Wait for maintenance. {UNPARK}"),
         Reason::Parked { .. } | Reason::Ended { parked: true, .. } => UNPARK.to_owned(),
         Reason::GroupPaused { until: None, .. } => {
-            String::from("Call unpause_group to let the group go on.")
+            String::from("Call resume_group to let the group go on.")
         }
         Reason::QueuePaused { until: None, .. } => {
-            String::from("Call unpause_queue to let the queue go on.")
+            String::from("Call resume_queue to let the queue go on.")
         }
         Reason::GroupPaused { rested_by: Some(_), .. } => {
-            String::from("It goes on by itself; call unpause_group to end the rest now.")
+            String::from("It goes on by itself; call resume_group to end the rest now.")
         }
         Reason::QueuePaused { rested_by: Some(_), .. } => {
-            String::from("It goes on by itself; call unpause_queue to end the rest now.")
+            String::from("It goes on by itself; call resume_queue to end the rest now.")
         }
-        Reason::GroupPaused { .. } => String::from("Wait, or call unpause_group to go on now."),
-        Reason::QueuePaused { .. } => String::from("Wait, or call unpause_queue to go on now."),
+        Reason::GroupPaused { .. } => String::from("Wait, or call resume_group to go on now."),
+        Reason::QueuePaused { .. } => String::from("Wait, or call resume_queue to go on now."),
         Reason::AtLimit { .. } => {
             String::from("Wait, or raise the queue's in_flight_limit with configure_queue.")
         }
@@ -98,7 +98,7 @@ fn advice(reason: &Reason, job: Option<i64>, unserved: Option<&Unserved>) -> Opt
             format!("Retry {job} to queue it again.")
         }
         Reason::Lapsed { queue_paused: true, .. } => {
-            String::from("Call unpause_queue to let a worker take it over.")
+            String::from("Call resume_queue to let a worker take it over.")
         }
         Reason::Claimed { .. }
         | Reason::Suspected { .. }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueFormat, PgValueRef};
@@ -47,6 +48,11 @@ pub(crate) fn depth(json: &str) -> usize {
 /// Serializes a time as seconds.
 pub(crate) fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(time.as_secs_f64())
+}
+
+/// Reads a time from seconds.
+pub(crate) fn from_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// Serializes a time as seconds, or null.

@@ -9,6 +9,7 @@ pub(crate) mod attempt;
 pub(crate) mod batch;
 pub(crate) mod bytes;
 pub(crate) mod caught;
+pub(crate) mod change;
 pub(crate) mod counts;
 #[cfg(feature = "cron")]
 mod cron;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::job::explanation::BoundedCount;
 
@@ -14,13 +14,16 @@ use crate::job::explanation::BoundedCount;
 ///
 /// let task = NewMoveTask::new("ordres").to("orders").per_second(50);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NewMoveTask {
-    /// The queue to move jobs from.
+    /// The queue to move jobs from. In JSON: `queue`.
+    #[serde(rename = "queue")]
     pub from_queue: String,
     /// The queue to move all that waits to; `None`: dead letters go back, each to the queue in
-    /// which it failed.
+    /// which it failed. In JSON: `to`.
+    #[serde(rename = "to")]
     pub to_queue: Option<String>,
     /// The group whose jobs alone are moved; `None`: all groups, and jobs without one.
     pub group: Option<String>,

@@ -56,6 +56,12 @@ pub(crate) fn check_queue(name: &str) -> Result<(), NameError> {
     check("queue", name, QUEUE_LIMIT)
 }
 
+/// Checks a queue, and a group of it.
+pub(crate) fn check_lane(queue: &str, group: Option<&str>) -> Result<(), NameError> {
+    check_queue(queue)?;
+    group.map_or(Ok(()), |group| check("group", group, GROUP_LIMIT))
+}
+
 pub(crate) fn check_schema(name: &str) -> Result<(), NameError> {
     check("schema", name, usize::MAX)?;
     if name.len() > SCHEMA_LIMIT {

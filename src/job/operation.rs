@@ -14,7 +14,7 @@ pub struct Operation {
     /// The actor, as given to [`Client::operator`](crate::Client::operator); the user of the
     /// session if it was made by a SQL function.
     pub actor: String,
-    /// The action: `pause`, `unpause`, `retry`, …
+    /// The action: `pause`, `resume`, `retry`, …
     pub action: String,
     /// The queue.
     pub queue: Option<String>,

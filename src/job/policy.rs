@@ -102,7 +102,8 @@ impl FailurePolicy {
         compare("backoff", time(own.backoff), time(self.backoff));
         compare("backoff_cap", time(own.backoff_cap), time(self.backoff_cap));
         if let Some(said) = own.then.policy() {
-            compare("out_of_attempts", Some(words(said)), Some(words(self.then(said))));
+            let counts = self.then(said).to_string();
+            compare("out_of_attempts", Some(said.to_string()), Some(counts));
         }
         found
     }
@@ -143,16 +144,6 @@ pub struct OverriddenOption {
     pub said: String,
     /// The value of the queue's settings.
     pub counts: String,
-}
-
-/// Returns a policy as `seriatim configure` takes it.
-fn words(policy: OutOfAttempts) -> String {
-    match policy {
-        OutOfAttempts::Continue => String::from("continue"),
-        OutOfAttempts::Halt => String::from("halt"),
-        OutOfAttempts::Park => String::from("park"),
-        OutOfAttempts::HaltFor { deadline, then } => format!("halt:{deadline:?}:{}", then.as_str()),
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! How a processor treats one queue.
 
+use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::job::error::BuildMistake;
-use crate::job::json::seconds;
+use crate::job::json::{from_seconds, seconds};
 use crate::job::name;
 use crate::job::retry::{MAX_DELAY, RetryPolicy};
 
@@ -18,7 +19,7 @@ const MAX_WEIGHT: u32 = 100;
 pub(crate) const SNOOZE_LIMIT: u32 = 10_000;
 
 /// The policy for a group when one of its jobs has used up its attempts (or failed for good).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutOfAttempts {
@@ -34,7 +35,7 @@ pub enum OutOfAttempts {
     /// years.
     HaltFor {
         /// How long the group stays halted. In JSON: seconds.
-        #[serde(serialize_with = "seconds")]
+        #[serde(serialize_with = "seconds", deserialize_with = "from_seconds")]
         deadline: Duration,
         /// The action at the deadline. Any processor of the schema with maintenance takes it,
         /// within a second or two.
@@ -72,6 +73,23 @@ impl AfterHalt {
 
     pub(crate) fn parse(word: &str) -> Option<Self> {
         [Self::Park, Self::Continue].into_iter().find(|then| then.as_str() == word)
+    }
+}
+
+/// As `seriatim configure` takes it: `continue`, `halt`, `park`, `halt:90s:park`.
+impl fmt::Display for OutOfAttempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Continue => f.write_str("continue"),
+            Self::Halt => f.write_str("halt"),
+            Self::Park => f.write_str("park"),
+            Self::HaltFor { deadline, then } if deadline.subsec_nanos() == 0 => {
+                write!(f, "halt:{}s:{}", deadline.as_secs(), then.as_str())
+            }
+            Self::HaltFor { deadline, then } => {
+                write!(f, "halt:{}ms:{}", deadline.as_millis(), then.as_str())
+            }
+        }
     }
 }
 

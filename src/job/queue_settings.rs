@@ -12,6 +12,7 @@ use crate::job::policy::StoredOutOfAttempts;
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::rate::{Rate, StoredRate};
 use crate::job::retry::{DEFAULT_CAP, MAX_DELAY};
+use crate::job::words::span;
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
 ///
@@ -114,6 +115,34 @@ pub struct KeyLimit {
     pub key: String,
     /// How many groups with this key run at once, over the whole fleet; 0: the key is paused.
     pub limit: u32,
+}
+
+/// Shown for a setting about failed attempts that the queue does not store.
+const UNSET: &str = "as its processors say";
+
+impl StoredQueueSettings {
+    /// Returns each setting with its value, for people.
+    pub fn in_words(&self) -> [(&'static str, String); 14] {
+        fn or<T: ToString>(value: Option<T>, default: &str) -> String {
+            value.map_or_else(|| default.to_owned(), |value| value.to_string())
+        }
+        [
+            ("in flight limit", or(self.in_flight_limit, "none")),
+            ("limit per key", or(self.limit_per_key, "none")),
+            ("rate", or(self.rate, "none")),
+            ("group spacing", or(self.group_spacing.map(span), "none")),
+            ("delay", or(self.delay.map(span), "none")),
+            ("dedup window", span(self.dedup_window)),
+            ("dedup scope", self.dedup_scope.as_str().to_owned()),
+            ("dedup by content", self.dedup_by_content.to_string()),
+            ("max attempts", or(self.max_attempts, UNSET)),
+            ("out of attempts", or(self.out_of_attempts, UNSET)),
+            ("backoff", or(self.backoff.map(span), UNSET)),
+            ("backoff cap", span(self.backoff_cap)),
+            ("dead-letter queue", or(self.dead_letter_queue.as_ref(), "none")),
+            ("strict visibility", self.strict_visibility.to_string()),
+        ]
+    }
 }
 
 impl QueueSettings {

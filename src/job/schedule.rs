@@ -14,6 +14,7 @@ use crate::job::error::ScheduleError;
 use crate::job::job_json::stored_job;
 use crate::job::name;
 use crate::job::new_job::{DATA_LIMIT, NewJob};
+use crate::job::words::{Lane, clock_time};
 
 /// How late a due time may be that [`Missed::Skip`] does not skip.
 const GRACE: TimeDelta = TimeDelta::minutes(1);
@@ -478,6 +479,20 @@ pub struct StoredSchedule {
     pub paused_by: Option<String>,
     /// Why it was paused.
     pub pause_reason: Option<String>,
+}
+
+/// As a sentence: `schedule "nightly" is set: a job for queue "q", 0 3 * * * in UTC; next at …`.
+impl fmt::Display for StoredSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, timing, queue, group, .. } = self;
+        let lane = Lane { queue, group: group.as_deref() };
+        write!(f, "schedule {name:?} is set: a job for {lane}, {timing}; ")?;
+        match (self.next_fire, self.paused_at) {
+            (_, Some(_)) => f.write_str("paused"),
+            (Some(next), None) => write!(f, "next at {}", clock_time(&next)),
+            (None, None) => f.write_str("its time is over, and it makes no job"),
+        }
+    }
 }
 
 impl StoredSchedule {

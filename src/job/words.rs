@@ -1,4 +1,7 @@
-//! Counts in words, for the sentences of results.
+//! Counts and names in words, for the sentences of results.
+
+use std::fmt;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -15,6 +18,33 @@ pub(crate) fn counted_are(number: u64, noun: &str) -> String {
 /// Returns a time as tables and sentences print it.
 pub(crate) fn clock_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// Returns a time span in words: `200 ms`, `90 s`, `10 min`.
+pub(crate) fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 if time.subsec_millis() > 0 => format!("{} ms", time.subsec_millis()),
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// A queue, or a group of it. Prints as `queue "q"`, or as `group "g" of queue "q"`.
+pub(crate) struct Lane<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) group: Option<&'a str>,
+}
+
+impl fmt::Display for Lane<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(group) = self.group {
+            write!(f, "group {group:?} of ")?;
+        }
+        write!(f, "queue {:?}", self.queue)
+    }
 }
 
 /// Returns how many later jobs of a group have begun before one that is queued again.

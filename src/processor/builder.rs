@@ -13,14 +13,16 @@ use crate::attempt::turn::AttemptHooks;
 use crate::client::client::Client;
 use crate::client::shards::Shards;
 use crate::error::{BackgroundError, BuildError};
-use crate::job::error::BuildMistake;
+use crate::job::error::{BuildMistake, ConfigureError};
 use crate::job::name;
 use crate::job::queue_options::{Hold, QueueOptions};
+use crate::job::queue_settings::{QueueSettings, SettingsDocument};
 use crate::job::schedule::{CheckedSchedule, Schedule};
 use crate::liveness::watchdog::Watchdog;
 use crate::processor::config::Config;
 use crate::processor::pool_needs::PoolNeeds;
 use crate::processor::processor::{Processor, Unstarted};
+use crate::processor::stored::Stored;
 
 /// Collects a processor's settings; [`build`](Self::build) checks them all.
 #[must_use = "call build() and start()"]
@@ -58,6 +60,39 @@ impl ProcessorBuilder {
     /// Registers a queue and the handler of its jobs.
     pub fn queue(mut self, options: QueueOptions, handler: impl JobHandler) -> Self {
         self.config.queues.push((options, Arc::new(handler)));
+        self
+    }
+
+    /// Adds settings of a queue, which hold for the whole fleet: limits, rates, deduplication,
+    /// attempts and backoff. They are stored when the processor starts, as
+    /// [`Client::configure_queue`](crate::Client::configure_queue) stores them. Settings that are
+    /// not named stay as they are. If versions of a program differ in them, the last that starts
+    /// wins. Each server of several gets them.
+    ///
+    /// [`QueueOptions`] are about this process: slots, hold, prefetch. Where a stored setting and
+    /// an option differ, the setting counts.
+    ///
+    /// ```no_run
+    /// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};
+    /// # struct Call;
+    /// # #[async_trait]
+    /// # impl JobHandler for Call {
+    /// #     type Data = u32; type Output = (); type Error = JobError;
+    /// #     async fn handle(&self, _: &mut ActiveJob, _: u32) -> Result<(), JobError> { Ok(()) }
+    /// # }
+    /// # fn example(pool: sqlx::PgPool) -> Result<(), seriatim::BuildError> {
+    /// use seriatim::admin::{QueueSettings, Rate};
+    /// use seriatim::{Processor, QueueOptions};
+    ///
+    /// let processor = Processor::builder(pool)
+    ///     .queue(QueueOptions::new("webhooks").concurrency(16), Call)
+    ///     .settings(QueueSettings::new("webhooks").rate(Rate::per_second(10)).limit_per_key(4))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn settings(mut self, settings: QueueSettings) -> Self {
+        self.config.settings.push(settings);
         self
     }
 
@@ -272,10 +307,12 @@ impl ProcessorBuilder {
     pub fn build(mut self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
         let given = std::mem::take(&mut self.config.schedules);
+        let settings = std::mem::take(&mut self.config.settings);
         let Config {
             servers,
             client,
             queues,
+            settings: _,
             schedules: _,
             poll,
             listen: _,
@@ -305,6 +342,7 @@ impl ProcessorBuilder {
         }
         let several = servers.iter().any(|(shard, _)| shard.is_some());
         let schedules = checked_schedules(given, several, client.enqueue.data_limit, &mut mistakes);
+        let stored = Stored { settings: checked_settings(settings, &mut mistakes), schedules };
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
             queue: String::from("(all)"),
             setting,
@@ -368,8 +406,28 @@ impl ProcessorBuilder {
             on_event: self.config.on_event.take(),
         };
         let unstarted = Unstarted::default();
-        Ok(Processor { config: self.config, schedules, needs, hooks, unstarted })
+        Ok(Processor { config: self.config, stored, needs, hooks, unstarted })
     }
+}
+
+/// Returns the settings that can be stored.
+fn checked_settings(
+    given: Vec<QueueSettings>,
+    mistakes: &mut Vec<BuildMistake>,
+) -> Vec<(String, SettingsDocument)> {
+    let mut checked = Vec::new();
+    for settings in given {
+        match settings.check() {
+            Ok(settings) => checked.push(settings),
+            Err(ConfigureError::Name(error)) => mistakes.push(error.into()),
+            Err(ConfigureError::OutOfRange { queue, setting, value, range }) => {
+                mistakes.push(BuildMistake::OutOfRange { queue, setting, value, range });
+            }
+            // Nothing was asked of a database.
+            Err(ConfigureError::Database(_)) => {}
+        }
+    }
+    checked
 }
 
 /// Returns the schedules that can be stored.

@@ -11,6 +11,7 @@ use crate::attempt::handler::ErasedHandler;
 use crate::attempt::layer::Layer;
 use crate::client::client::Client;
 use crate::job::queue_options::QueueOptions;
+use crate::job::queue_settings::QueueSettings;
 use crate::job::schedule::Schedule;
 use crate::job::shard::ShardId;
 use crate::liveness::context::ErrorHook;
@@ -22,6 +23,7 @@ pub(crate) struct Config {
     pub(crate) servers: Vec<(Option<ShardId>, PgPool)>,
     pub(crate) client: Client,
     pub(crate) queues: Vec<(QueueOptions, Arc<dyn ErasedHandler>)>,
+    pub(crate) settings: Vec<QueueSettings>,
     pub(crate) schedules: Vec<Schedule>,
     pub(crate) poll: Duration,
     pub(crate) listen: bool,
@@ -43,6 +45,7 @@ impl Config {
             servers,
             client: Client::default(),
             queues: Vec::new(),
+            settings: Vec::new(),
             schedules: Vec::new(),
             poll: Duration::from_millis(500),
             listen: true,
@@ -69,6 +72,7 @@ impl fmt::Debug for Config {
                 &self.servers.iter().filter_map(|(shard, _)| *shard).collect::<Vec<_>>(),
             )
             .field("queues", &queues)
+            .field("settings", &self.settings)
             .field("schedules", &self.schedules)
             .field("poll", &self.poll)
             .field("listen", &self.listen)

@@ -11,7 +11,7 @@ mod monitor_thread;
 mod pool_needs;
 pub(crate) mod processor;
 pub(crate) mod running;
-mod schedules;
 mod server;
 mod spawn;
 mod start_line;
+mod stored;

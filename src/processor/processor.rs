@@ -12,7 +12,6 @@ use crate::attempt::panics::note_places;
 use crate::attempt::turn::AttemptHooks;
 use crate::error::{RehearsalError, StartError};
 use crate::job::rehearsal::{Rehearsal, RehearsalReport};
-use crate::job::schedule::CheckedSchedule;
 use crate::job::shard::ShardId;
 use crate::liveness::context::Context;
 use crate::processor::config::Config;
@@ -20,6 +19,7 @@ use crate::processor::pool_needs::PoolNeed;
 use crate::processor::running::Running;
 use crate::processor::server::{Server, ServerSettings, may_come_back};
 use crate::processor::start_line::{policies, warn_of_overridden};
+use crate::processor::stored::Stored;
 use crate::slots::queue_slots;
 
 /// A processor that is ready to start.
@@ -49,7 +49,7 @@ use crate::slots::queue_slots;
 #[must_use = "a Processor does nothing until it is started"]
 pub struct Processor {
     pub(crate) config: Config,
-    pub(crate) schedules: Vec<CheckedSchedule>,
+    pub(crate) stored: Stored,
     pub(crate) needs: Vec<Arc<PoolNeed>>,
     pub(crate) hooks: AttemptHooks,
     pub(crate) unstarted: Unstarted,
@@ -82,8 +82,8 @@ impl Drop for Unstarted {
 impl Processor {
     /// Checks that the processor can work, then starts it in the background: the database is
     /// reachable and not read-only, its schema fits this program, and the role of the pool has the
-    /// rights. Stores its schedules. Takes some milliseconds, 15 s at most, and 2 s for a schedule
-    /// that others change.
+    /// rights. Stores its settings and schedules. Takes some milliseconds, 15 s at most, and 2 s
+    /// for each of these that others change.
     ///
     /// If it has several servers ([`over`](Self::over)), one must be so. The others may be away or
     /// read-only, and are given 2 s to answer from then on: the processor works there as soon as
@@ -102,8 +102,8 @@ impl Processor {
     pub async fn start(self) -> Result<Running, StartError> {
         let sessions_wanted = self.config.listen || self.config.presence;
         let mut servers = self.servers();
-        let (schedules, ready) = (&self.schedules, CancellationToken::new());
-        let check = |server| Server::check_beside(server, sessions_wanted, schedules, &ready);
+        let (stored, ready) = (&self.stored, CancellationToken::new());
+        let check = |server| Server::check_beside(server, sessions_wanted, stored, &ready);
         let checked = join_all(servers.iter().map(check)).await;
         let one_is_ready = checked.iter().any(Result::is_ok);
         let mut refused = None;
@@ -190,12 +190,12 @@ impl Processor {
     }
 
     fn run(self, servers: Vec<Server>) -> Running {
-        let Self { config, schedules, needs, hooks, unstarted } = self;
+        let Self { config, stored, needs, hooks, unstarted } = self;
         unstarted.disarm();
         note_places();
         let parts: Vec<_> = config.queues.iter().map(|(o, _)| (o.weight, o.concurrency)).collect();
         let parts = queue_slots::share(config.slots, &parts, servers.len());
-        let settings = ServerSettings { config, schedules: schedules.into(), hooks };
+        let settings = ServerSettings { config, stored: Arc::new(stored), hooks };
         let (mut ends, mut health) = (Vec::new(), Vec::new());
         for (server, parts) in servers.into_iter().zip(parts) {
             let (end, source) = server.spawn(&settings, parts);

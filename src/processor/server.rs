@@ -15,7 +15,6 @@ use crate::attempt::turn::{AttemptHooks, QueueRuntime};
 use crate::error::{BackgroundError, StartError};
 use crate::job::queue_options::QueueOptions;
 use crate::job::redact::redact_detail;
-use crate::job::schedule::CheckedSchedule;
 use crate::liveness::context::Context;
 use crate::liveness::heartbeat::LoopHeartbeat;
 use crate::liveness::vitals::QueueVitals;
@@ -24,12 +23,12 @@ use crate::processor::config::Config;
 use crate::processor::health::{HealthSource, ShownQueue};
 use crate::processor::monitor_thread::MonitorThread;
 use crate::processor::pool_needs::PoolNeeds;
-use crate::processor::schedules;
 use crate::processor::spawn::{
     is_away, spawn_listener, spawn_maintenance, spawn_pooler_detection, spawn_schema_check,
     spawn_settler, spawn_start_line, spawn_watchdog, supervise,
 };
 use crate::processor::start_line::{StartLine, policies};
+use crate::processor::stored::{self, Stored};
 use crate::slots::queue_slots::QueueSlots;
 use crate::store::{ProcessorRow, ServedQueue, ServerFacts};
 use crate::worker::worker::Worker;
@@ -45,7 +44,7 @@ pub(crate) struct Server {
 /// The settings of a processor that hold on each of its servers.
 pub(crate) struct ServerSettings {
     pub(crate) config: Config,
-    pub(crate) schedules: Arc<[CheckedSchedule]>,
+    pub(crate) stored: Arc<Stored>,
     /// The hooks for all servers.
     pub(crate) hooks: AttemptHooks,
 }
@@ -58,7 +57,7 @@ impl Server {
     pub(crate) async fn check_beside(
         &self,
         sessions_wanted: bool,
-        schedules: &[CheckedSchedule],
+        stored: &Stored,
         ready: &CancellationToken,
     ) -> Result<ServerFacts, StartError> {
         let late = async {
@@ -67,7 +66,7 @@ impl Server {
         };
         tokio::select! {
             biased;
-            checked = self.check(sessions_wanted, schedules) => {
+            checked = self.check(sessions_wanted, stored) => {
                 if checked.is_ok() {
                     ready.cancel();
                 }
@@ -77,14 +76,15 @@ impl Server {
         }
     }
 
-    /// Checks whether a processor can work there, and stores its schedules.
+    /// Checks whether a processor can work there, and stores its settings and
+    /// schedules.
     async fn check(
         &self,
         sessions_wanted: bool,
-        schedules: &[CheckedSchedule],
+        stored: &Stored,
     ) -> Result<ServerFacts, StartError> {
         let facts = check(&self.context, sessions_wanted).await?;
-        let stored = schedules::store(&self.context, schedules).await;
+        let stored = stored.store(&self.context).await;
         stored.map(|()| facts).map_err(|error| StartError::Database(redact_detail(error)))
     }
 
@@ -108,7 +108,7 @@ impl Server {
         parts: Vec<QueueSlots>,
     ) -> (JoinHandle<()>, HealthSource) {
         let Self { context, pool, facts } = self;
-        let ServerSettings { config, schedules, hooks } = settings;
+        let ServerSettings { config, stored, hooks } = settings;
         let &Config { listen, presence, poll, slots, .. } = config;
         let side_stop = CancellationToken::new();
         let stop = context.stop.clone();
@@ -180,9 +180,8 @@ impl Server {
         if listen {
             spawn_listener(&mut side_tasks, &context, &side_stop, wakes);
         }
-        if facts.is_none() && !schedules.is_empty() {
-            let schedules = Arc::clone(schedules);
-            schedules::spawn(&mut side_tasks, &context, &side_stop, schedules);
+        if facts.is_none() && !stored.is_empty() {
+            stored::spawn(&mut side_tasks, &context, &side_stop, Arc::clone(stored));
         }
         if let Some(interval) = config.maintenance {
             let wake = maintenance_wake;

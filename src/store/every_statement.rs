@@ -120,7 +120,7 @@ const FUNCTIONS: [&str; 61] = [
     "run_now",
     "start_move_task",
     "unhalt",
-    "unpause",
+    "resume",
     "claim_dedup_id",
     "claim_unique_key",
     "suspect_until",

@@ -60,9 +60,9 @@ pub(crate) use query::rehearse::{Rehearsed, Writes};
 pub(crate) use receive::{ReceiptState, ReceiveArguments, ReceivedRow};
 pub(crate) use rights::ServerFacts;
 pub(crate) use session::{
-    FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits, begin_of_handlers,
-    begin_short, cannot_check, cannot_read, gave_up_waiting, in_short_tx, in_tx, is_read_only,
-    keep_open, note_handlers_session,
+    BEGIN, FREE_PLANS, NOTE_SETTINGS, PINNED_PLANS, RESTORE_SETTINGS, SessionLimits,
+    begin_of_handlers, begin_short, cannot_check, cannot_read, gave_up_waiting, in_short_tx, in_tx,
+    is_read_only, keep_open, note_handlers_session,
 };
 pub(crate) use sessions::Sessions;
 pub(crate) use settle::keep::KeepFinished;

@@ -139,7 +139,7 @@ impl Jobs {
     /// often as its policy says, and then its group does what the policy says.
     ///
     /// A pause stays, also one that a job asked for ([`rest_group`](crate::ActiveJob::rest_group)):
-    /// end it by [`unpause_group`](crate::admin::Operator::unpause_group).
+    /// end it by [`resume_group`](crate::admin::Operator::resume_group).
     ///
     /// The clock stays: a job that looks at the time sees the time of the test.
     pub async fn drain_ignoring_delays(

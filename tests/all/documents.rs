@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::support::{by_hand, database, handler, job_when, queue, value};
 
 mod moving;
+mod settings;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -123,6 +123,8 @@ impl From<ControlError> for Failure {
             | ControlError::NotPaused { .. }
             | ControlError::NoSuchSchedule { .. }
             | ControlError::ScheduleNotPaused { .. }
+            | ControlError::NoSuchMoveTask { .. }
+            | ControlError::MoveTaskEnded { .. }
             | ControlError::NoSuchBatch { .. }
             | ControlError::NotParked { .. } => Self::NothingMatched(message),
             ControlError::WrongStatus { .. }
@@ -134,6 +136,7 @@ impl From<ControlError> for Failure {
             | ControlError::DeadLetter { .. }
             | ControlError::Moved { .. }
             | ControlError::MoveTaskRuns { .. }
+            | ControlError::BatchEnded { .. }
             | ControlError::Parked { .. } => Self::Refused(message),
             ControlError::OutOfRange { .. } | ControlError::Name(_) | ControlError::Schedule(_) => {
                 Self::Usage(message)

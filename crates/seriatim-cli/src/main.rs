@@ -2,6 +2,7 @@
 
 mod args;
 mod change;
+mod changes;
 mod commands;
 mod demo;
 mod failure;

@@ -142,19 +142,6 @@ impl Session {
         Ok(JobPage { jobs, next })
     }
 
-    /// Returns the queues and groups of jobs, each once. A job without a group has its queue.
-    pub(crate) async fn lanes(
-        &self,
-        jobs: &[i64],
-    ) -> Result<Vec<(String, Option<String>)>, Failure> {
-        let statement = format!(
-            "select distinct j.queue, j.group_id from {} j where j.id = any($1) order by 1, 2",
-            self.table("job")
-        );
-        let lanes = sqlx::query_as(AssertSqlSafe(statement)).persistent(false).bind(jobs);
-        Ok(lanes.fetch_all(&mut *self.read().await?).await?)
-    }
-
     /// Returns the lowest id that a list looks at; `None`: it looks at all. An index has the
     /// answer.
     async fn lowest_looked_at(

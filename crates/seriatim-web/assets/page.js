@@ -287,8 +287,8 @@ function press(button) {
   const body = JSON.parse(button.dataset.action);
   let about = button.dataset.about;
   if ("picks" in button.dataset) {
-    body.jobs = jobsToPick();
-    about = body.jobs.length ? `Jobs ${body.jobs.join(", ")}` : "No row is picked.";
+    body.ids = jobsToPick();
+    about = body.ids.length ? `Jobs ${body.ids.join(", ")}` : "No row is picked.";
   }
   // A field that cannot be read must not pass for an empty one.
   for (const field of button.closest("[data-fields]")?.querySelectorAll("input, select") ?? []) {

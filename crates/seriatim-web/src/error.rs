@@ -156,6 +156,8 @@ impl From<sqlx::Error> for WebError {
         match code.as_deref() {
             Some("57014" | "55P03") => Self::TooSlow,
             Some("42501") => Self::Rights(message()),
+            // The library's functions say so of their arguments.
+            Some("22023") => Self::BadRequest(message()),
             // No such schema, table, function or column.
             Some("3F000" | "42P01" | "42883" | "42703") => Self::NotMigrated(message()),
             _ => {
@@ -182,6 +184,7 @@ impl From<ControlError> for WebError {
             ControlError::Database(error) => error.into(),
             ControlError::NoSuchJob { .. }
             | ControlError::NoSuchSchedule { .. }
+            | ControlError::NoSuchMoveTask { .. }
             | ControlError::NoSuchBatch { .. } => Self::NotFound(error.to_string()),
             ControlError::Name(_) | ControlError::OutOfRange { .. } | ControlError::Schedule(_) => {
                 Self::BadRequest(error.to_string())

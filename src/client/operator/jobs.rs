@@ -40,6 +40,10 @@ impl fmt::Display for Retried {
     }
 }
 
+/// The advice about a job that should be aborted and does not run.
+pub(crate) const ABORT_ADVICE: &str =
+    "only a job that runs can be; skip or cancel gives up one that waits";
+
 impl Operator {
     /// Cancels a job that has not ended, as [`Client::cancel`](crate::Client::cancel) does, and
     /// records it.
@@ -150,12 +154,11 @@ impl Operator {
         if let Some(pid) = report.forbidden {
             return Err(ControlError::MayNotAbort { id: job, pid });
         }
-        let advice = "only a job that runs can be; skip or cancel gives up one that waits";
-        check_done(&report, job, &[JobStatus::Started], "aborted", advice)
+        check_done(&report, job, &[JobStatus::Started], "aborted", ABORT_ADVICE)
     }
 
     /// Ends a halt: the group goes on with its next job. The job that halted it stays a dead
-    /// letter. [`unpause_group`](Self::unpause_group) ends a pause.
+    /// letter. [`resume_group`](Self::resume_group) ends a pause.
     ///
     /// # Errors
     /// [`ControlError::NotHalted`], also while jobs of the group are being parked;

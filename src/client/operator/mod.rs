@@ -3,6 +3,7 @@
 //! Each is one method of [`Operator`](crate::admin::Operator), in the file of its noun, and works
 //! without a processor. Reads are methods of [`Client`](crate::Client).
 
+mod act;
 mod batches;
 pub(crate) mod jobs;
 pub(crate) mod move_jobs;

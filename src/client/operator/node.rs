@@ -7,6 +7,7 @@ use sqlx::PgExecutor;
 
 use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
+use crate::job::name;
 use crate::job::words::counted;
 
 /// The claims that a release made suspected; prints as one sentence.
@@ -55,6 +56,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         node: &str,
     ) -> Result<Released, ControlError> {
+        name::check_text("node", node)?;
         let (groups, jobs) = self.store().release_node(executor, node, self.acting()?).await?;
         Ok(Released { groups, jobs })
     }

@@ -10,7 +10,7 @@ use crate::store::is_end_refused;
 
 impl Operator {
     /// Pauses a queue: none of its jobs starts, in any process, until
-    /// [`unpause_queue`](Self::unpause_queue). Enqueues go on, and so do running jobs. Jobs that
+    /// [`resume_queue`](Self::resume_queue). Enqueues go on, and so do running jobs. Jobs that
     /// are being claimed, or were prefetched (0.1 s before at most), may still start. A job whose
     /// worker dies meanwhile waits for the end of the pause.
     ///
@@ -50,19 +50,19 @@ impl Operator {
     ///
     /// # Errors
     /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
-    pub async fn unpause_queue(
+    pub async fn resume_queue(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
-        if self.store().unpause(executor, queue, None, self.acting()?).await? {
+        if self.store().resume(executor, queue, None, self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: None })
     }
 
-    /// Pauses a group: none of its jobs starts until [`unpause_group`](Self::unpause_group). It
+    /// Pauses a group: none of its jobs starts until [`resume_group`](Self::resume_group). It
     /// need not have any jobs yet. Enqueues go on, and so does the running job, also on another
     /// worker if its own dies. A claim that is under way may still start a job.
     ///
@@ -98,17 +98,14 @@ impl Operator {
         self.start_pause(executor, queue, Some(group), Some(until)).await
     }
 
-    async fn start_pause(
+    pub(crate) async fn start_pause(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<(), ControlError> {
-        name::check_queue(queue)?;
-        if let Some(group) = group {
-            name::check("group", group, name::GROUP_LIMIT)?;
-        }
+        name::check_lane(queue, group)?;
         let acting = self.acting()?;
         let paused = self.store().pause(executor, queue, group, until, acting).await;
         paused.map_err(|error| match until {
@@ -129,7 +126,7 @@ impl Operator {
     ///
     /// # Errors
     /// [`ControlError::NotPaused`]; [`ControlError::Name`]; [`ControlError::Database`].
-    pub async fn unpause_group(
+    pub async fn resume_group(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
@@ -137,7 +134,7 @@ impl Operator {
     ) -> Result<(), ControlError> {
         name::check_queue(queue)?;
         name::check("group", group, name::GROUP_LIMIT)?;
-        if self.store().unpause(executor, queue, Some(group), self.acting()?).await? {
+        if self.store().resume(executor, queue, Some(group), self.acting()?).await? {
             return Ok(());
         }
         Err(ControlError::NotPaused { queue: queue.to_owned(), group: Some(group.to_owned()) })

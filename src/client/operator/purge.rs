@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tokio::time::sleep;
 
 use crate::client::operator::operator::Operator;
@@ -66,8 +66,7 @@ impl Operator {
     /// # Cancel safety
     /// Not cancel safe: some jobs may be cancelled. Safe to repeat.
     pub async fn purge(&self, pool: &PgPool, queue: &str) -> Result<Purged, ControlError> {
-        name::check_queue(queue)?;
-        self.purge_some(pool, queue, None, false).await
+        self.purge_from(pool, queue, None, false).await
     }
 
     /// As [`purge`](Self::purge), for one group.
@@ -80,9 +79,7 @@ impl Operator {
         queue: &str,
         group: &str,
     ) -> Result<Purged, ControlError> {
-        name::check_queue(queue)?;
-        name::check("group", group, name::GROUP_LIMIT)?;
-        self.purge_some(pool, queue, Some(group), false).await
+        self.purge_from(pool, queue, Some(group), false).await
     }
 
     /// As [`purge`](Self::purge), and also what is in flight: jobs that receivers have end as
@@ -100,20 +97,33 @@ impl Operator {
         pool: &PgPool,
         queue: &str,
     ) -> Result<Purged, ControlError> {
-        name::check_queue(queue)?;
-        self.purge_some(pool, queue, None, true).await
+        self.purge_from(pool, queue, None, true).await
     }
 
-    async fn purge_some(
+    async fn purge_from(
         &self,
         pool: &PgPool,
         queue: &str,
         group: Option<&str>,
         everything: bool,
     ) -> Result<Purged, ControlError> {
-        let (store, acting) = (self.store(), self.acting()?);
         let mut conn = WorkConnection::from(pool.acquire().await?);
-        let to = in_tx(&mut conn, async |conn| store.last_job(conn).await).await?;
+        let purged = self.purge_some(&mut conn, queue, group, everything).await?;
+        conn.done();
+        Ok(purged)
+    }
+
+    /// Purges on a connection that is in no transaction.
+    pub(crate) async fn purge_some(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+        everything: bool,
+    ) -> Result<Purged, ControlError> {
+        name::check_lane(queue, group)?;
+        let (store, acting) = (self.store(), self.acting()?);
+        let to = in_tx(conn, async |conn| store.last_job(conn).await).await?;
         let mut purged = Purged::default();
         for pass in 0..PASSES {
             if pass > 0 {
@@ -125,7 +135,7 @@ impl Operator {
                 let purge = async |conn: &mut _| {
                     store.purge_groups(conn, queue, group, to, &from, acting).await
                 };
-                let batch = in_tx(&mut conn, purge).await?;
+                let batch = in_tx(conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
@@ -134,7 +144,7 @@ impl Operator {
                 let purge = async |conn: &mut _| {
                     store.purge_ungrouped(conn, queue, to, &from, acting).await
                 };
-                let batch = in_tx(&mut conn, purge).await?;
+                let batch = in_tx(conn, purge).await?;
                 purged.cancelled += batch.cancelled;
                 after = batch.next;
             }
@@ -142,7 +152,7 @@ impl Operator {
                 let purge =
                     async |conn: &mut _| store.purge_in_flight(conn, queue, to, acting).await;
                 loop {
-                    let (cancelled, asked) = in_tx(&mut conn, purge).await?;
+                    let (cancelled, asked) = in_tx(conn, purge).await?;
                     purged.cancelled += cancelled;
                     if cancelled + asked == 0 {
                         break;
@@ -150,7 +160,7 @@ impl Operator {
                 }
                 let forget = async |conn: &mut _| store.forget_dedup_ids(conn, queue, to).await;
                 loop {
-                    let forgotten = in_tx(&mut conn, forget).await?;
+                    let forgotten = in_tx(conn, forget).await?;
                     if forgotten == 0 {
                         break;
                     }
@@ -158,13 +168,12 @@ impl Operator {
                 }
             }
             let left = async |conn: &mut _| store.left(conn, queue, group, to).await;
-            (purged.running, purged.locked) = in_tx(&mut conn, left).await?;
+            (purged.running, purged.locked) = in_tx(conn, left).await?;
             // Jobs received in between are in flight.
             if purged.locked == 0 && (!everything || purged.running == 0) {
                 break;
             }
         }
-        conn.done();
         Ok(purged)
     }
 }

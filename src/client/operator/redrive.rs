@@ -8,7 +8,7 @@ use sqlx::PgExecutor;
 use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
-use crate::job::words::{counted, overtaken};
+use crate::job::words::{counted, counted_are, overtaken};
 use crate::store::RedriveReport;
 
 /// The result of a redrive; prints as one sentence.
@@ -47,6 +47,31 @@ impl fmt::Display for Redriven {
             (_, 1) => write!(f, "; 1 of them goes {BACK} it failed"),
             (_, moved) => write!(f, "; {moved} of them go {BACK} they failed"),
         }
+    }
+}
+
+/// The result of [`Operator::discard_jobs`]; prints as one sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct Discarded {
+    /// The number of dead letters that were given up.
+    pub jobs: u64,
+}
+
+impl Discarded {
+    /// Returns the result of several calls, which gave so many dead letters up.
+    pub fn of(jobs: u64) -> Self {
+        Self { jobs }
+    }
+}
+
+impl fmt::Display for Discarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ends = match self.jobs {
+            1 => "it ends as cancelled, and a halt by it ends",
+            _ => "they end as cancelled, and halts by them end",
+        };
+        write!(f, "{} given up: {ends}", counted_are(self.jobs, "dead letter"))
     }
 }
 
@@ -119,7 +144,7 @@ impl Operator {
     }
 
     /// Gives those of the jobs that are dead letters up, also in a dead-letter queue: they end as
-    /// cancelled, and halts by them end. Returns how many. [`retry`](Self::retry) brings one back.
+    /// cancelled, and halts by them end. [`retry`](Self::retry) brings one back.
     ///
     /// Left out are jobs that others were parked with ([`discard_parked`](Self::discard_parked)),
     /// and those that another transaction is changing.
@@ -130,8 +155,9 @@ impl Operator {
         &self,
         executor: impl PgExecutor<'_>,
         jobs: &[i64],
-    ) -> Result<u64, ControlError> {
-        Ok(self.store().discard_jobs(executor, jobs, self.acting()?).await?)
+    ) -> Result<Discarded, ControlError> {
+        let jobs = self.store().discard_jobs(executor, jobs, self.acting()?).await?;
+        Ok(Discarded { jobs })
     }
 }
 

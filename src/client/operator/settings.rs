@@ -20,8 +20,8 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         settings: QueueSettings,
     ) -> Result<(), ConfigureError> {
-        let change = settings.check()?;
-        Ok(self.store().configure_queue(executor, change, self.acting()?).await?)
+        let (queue, change) = settings.check()?;
+        Ok(self.store().configure_queue(executor, &queue, &change, self.acting()?).await?)
     }
 
     /// Limits how many groups with one limit key run at once over the whole fleet, instead of the
@@ -36,7 +36,7 @@ impl Operator {
     /// # Errors
     /// [`ControlError::Name`]; [`ControlError::OutOfRange`] for a limit above 2147483647;
     /// [`ControlError::Database`].
-    pub async fn limit_key(
+    pub async fn set_key_limit(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
@@ -53,7 +53,7 @@ impl Operator {
             })
         });
         let limit = limit.transpose()?;
-        Ok(self.store().limit_key(executor, queue, key, limit, self.acting()?).await?)
+        Ok(self.store().set_key_limit(executor, queue, key, limit, self.acting()?).await?)
     }
 
     /// Sets what a group does with a job that is out of attempts, instead of its queue's

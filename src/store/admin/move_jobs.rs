@@ -12,6 +12,10 @@ statements! {
         "select m.jobs, m.new_jobs, m.groups, m.duplicates, m.left_behind
         from {move_jobs}($1, $2, $3, $4) m",
     );
+    LANES_LEFT = |names| names.sql(
+        "select distinct j.queue, j.group_id from {job} j
+        where j.id = any($1) and j.queue <> $2 and j.status = 'queued' order by 1, 2",
+    );
 }
 
 /// The result of a move.
@@ -25,6 +29,18 @@ pub(crate) struct MoveReport {
 }
 
 impl Store {
+    /// Returns the queues and groups, each once, that jobs leave by a move to queue `to`. A job
+    /// without a group has its queue.
+    pub(crate) async fn lanes_left(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[i64],
+        to: &str,
+    ) -> Result<Vec<(String, Option<String>)>, sqlx::Error> {
+        let rows = self.query(&LANES_LEFT).bind(jobs).bind(to).fetch_all(executor).await?;
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+
     pub(crate) async fn move_jobs(
         &self,
         executor: impl PgExecutor<'_>,

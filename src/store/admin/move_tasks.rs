@@ -13,12 +13,13 @@ statements! {
     START = |names| names.sql("select {start_move_task}($1, $2, $3, $4, $5, $6, $7)");
     CANCEL = |names| names.sql("select {cancel_move_task}($1, $2, $3)");
     RUN = |names| names.sql("select {run_move_tasks}()");
-    LIST = |names| names.sql(
-        "select t.id, t.from_queue, t.to_queue, t.per_second::integer, t.status, t.moved, t.to_move, t.started_at, t.ended_at, t.failure,
-          t.group_id, t.job_limit::integer
-        from {move_task} t where $1::text is null or t.from_queue = $1 order by t.id desc limit $2",
-    );
+    LIST = |names| names.sql(&[COLUMNS, "where $1::text is null or t.from_queue = $1 order by t.id desc limit $2"].concat());
+    ONE = |names| names.sql(&[COLUMNS, "where t.id = $1"].concat());
 }
+
+const COLUMNS: &str =
+    "select t.id, t.from_queue, t.to_queue, t.per_second::integer, t.status, t.moved, t.to_move,
+    t.started_at, t.ended_at, t.failure, t.group_id, t.job_limit::integer from {move_task} t ";
 
 impl Store {
     /// Starts a task; returns its number. Error 22023: one is running for the queue.
@@ -56,6 +57,15 @@ impl Store {
     ) -> Result<u64, sqlx::Error> {
         let row = self.query(&RUN).fetch_one(executor).await?;
         row.try_get::<i64, _>(0).map(i64::unsigned_abs)
+    }
+
+    pub(crate) async fn move_task(
+        &self,
+        executor: impl PgExecutor<'_>,
+        id: i64,
+    ) -> Result<Option<MoveTask>, sqlx::Error> {
+        let row = self.query(&ONE).bind(id).fetch_optional(executor).await?;
+        row.as_ref().map(task).transpose()
     }
 
     /// Returns the tasks of a queue, or of all, the newest first.

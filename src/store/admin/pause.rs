@@ -1,4 +1,4 @@
-//! Pause and unpause queues and groups, and let them rest, in rows that workers only read. The
+//! Pause and resume queues and groups, and let them rest, in rows that workers only read. The
 //! functions of `sql/functions/pause.sql` do it.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::store::store::Store;
 
 statements! {
     PAUSE = |names| names.sql("select {pause}($1, $2, $3, $4, $5)");
-    UNPAUSE = |names| names.sql("select {unpause}($1, $2, $3, $4)");
+    UNPAUSE = |names| names.sql("select {resume}($1, $2, $3, $4)");
     REST = |names| names.sql("select {rest}($1, $2, $3, $4)");
     PAUSED_QUEUE = paused_queue;
     PAUSED_GROUPS = paused_groups;
@@ -107,15 +107,15 @@ impl Store {
     }
 
     /// Ends the pause of the queue, or of one group of it; returns whether it was paused.
-    pub(crate) async fn unpause(
+    pub(crate) async fn resume(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: Option<&str>,
         acting: Acting<'_>,
     ) -> Result<bool, sqlx::Error> {
-        let unpause = self.query(&UNPAUSE).bind(queue).bind(group);
-        unpause.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?.try_get(0)
+        let resume = self.query(&UNPAUSE).bind(queue).bind(group);
+        resume.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?.try_get(0)
     }
 
     pub(crate) async fn paused_queue(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
@@ -34,7 +35,8 @@ impl Store {
     pub(crate) async fn configure_queue(
         &self,
         executor: impl PgExecutor<'_>,
-        (queue, change): (String, SettingsDocument),
+        queue: &str,
+        change: &(impl Serialize + Sync),
         acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let query = self.query(&CONFIGURE).bind(queue).bind(Json(change));
@@ -51,7 +53,7 @@ impl Store {
     }
 
     /// Limits a key of a queue, or with `None` as the queue's settings say.
-    pub(crate) async fn limit_key(
+    pub(crate) async fn set_key_limit(
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,

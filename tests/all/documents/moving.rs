@@ -65,15 +65,15 @@ struct Steps {
     ready: String,
     moving: String,
     check: String,
-    unpause: String,
+    resume: String,
     back: String,
 }
 
 impl Old {
     fn steps(&self) -> Steps {
-        let [functions, pause, ready, moving, check, unpause, back] =
+        let [functions, pause, ready, moving, check, resume, back] =
             sql_of(self.page).try_into().expect("a block for each step");
-        Steps { functions, pause, ready, moving, check, unpause, back }
+        Steps { functions, pause, ready, moving, check, resume, back }
     }
 
     async fn add(&self, pool: &PgPool, n: usize) {
@@ -142,7 +142,7 @@ impl Old {
         tokio::time::timeout(PATIENCE, claimed).await.unwrap();
         assert_eq!(groups_where(pool, "claim is not null").await, 0);
         assert_eq!(log.entries(), [""; 0]);
-        by_hand(pool, steps.unpause).await;
+        by_hand(pool, steps.resume).await;
         let ran = log.wait_for(15).await;
         self.add(pool, 16).await;
         log.wait_for(16).await;

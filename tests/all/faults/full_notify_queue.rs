@@ -121,7 +121,7 @@ async fn a_full_notify_queue_fails_no_commit() {
         seriatim::enqueue(pool, job_of("members", "late", 1).delay(Duration::from_hours(1)));
     let delayed = delayed.await.unwrap().id();
     for sql in [
-        "select seriatim.unpause('paused')".to_owned(),
+        "select seriatim.resume('paused')".to_owned(),
         format!("select seriatim.run_now({delayed})"),
         "select seriatim.configure_queue('keys', '{\"limit_per_key\": 2}')".to_owned(),
     ] {

@@ -261,7 +261,7 @@ async fn dead_letters_that_were_looked_at_are_redriven_and_discarded_as_others()
     look().await;
     let seen = client.explain_job(pool, ids[0]).await.unwrap().unwrap();
     assert!(matches!(seen.reason, Reason::DeadLetter { .. }), "{seen}");
-    assert_eq!(operator().discard_jobs(pool, &ids[..1]).await.unwrap(), 1);
+    assert_eq!(operator().discard_jobs(pool, &ids[..1]).await.unwrap().jobs, 1);
     look().await;
     assert_eq!(operator().redrive_jobs(pool, &ids[1..2]).await.unwrap().jobs, 1);
     look().await;
@@ -294,7 +294,7 @@ async fn a_dead_letter_that_waits_is_neither_retried_nor_skipped_by_its_id() {
     }
     assert_eq!(job(pool, id).await.status, JobStatus::Queued);
     assert_eq!(value::<i64>(pool, "select count(*) from seriatim.operation").await, 0);
-    assert_eq!(operator().discard_jobs(pool, &[id]).await.unwrap(), 1);
+    assert_eq!(operator().discard_jobs(pool, &[id]).await.unwrap().jobs, 1);
     assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
     // A job that was enqueued there is no dead letter.
     let own: i64 =
@@ -342,7 +342,7 @@ async fn a_dead_letter_that_is_discarded_lets_its_group_go_on() {
     let (pool, client) = (database.pool(), Client::default());
     dead_letters(pool).await;
     let ids: Vec<i64> = listed(pool, "q").await.iter().map(|job| job.id).collect();
-    assert_eq!(client.operator("ann", None).discard_jobs(pool, &ids).await.unwrap(), 4);
+    assert_eq!(client.operator("ann", None).discard_jobs(pool, &ids).await.unwrap().jobs, 4);
     for id in ids {
         assert_eq!(job(pool, id).await.status, JobStatus::Cancelled);
     }

@@ -157,12 +157,12 @@ async fn look_and_ask(pool: &PgPool, case: &Case, ids: [i64; 3]) {
         client.explain_group(pool, queue, group).await.unwrap();
         let reason = if of_group {
             let seen = client.paused_groups(pool, queue).await.unwrap().remove(0);
-            operator().unpause_group(pool, queue, group).await.unwrap();
+            operator().resume_group(pool, queue, group).await.unwrap();
             assert_eq!(&seen.group, group);
             seen.reason
         } else {
             let seen = client.paused_queue(pool, queue).await.unwrap().unwrap();
-            operator().unpause_queue(pool, queue).await.unwrap();
+            operator().resume_queue(pool, queue).await.unwrap();
             seen.reason
         };
         assert_eq!(reason.as_deref(), Some(&**said));

@@ -278,12 +278,12 @@ async fn a_limit_comes_and_goes_while_jobs_run() {
         }
         if n % 15 == 0 {
             let of_key = [Some(2), Some(0), None][n as usize / 15 % 3];
-            operator().limit_key(pool, "q", "t", of_key).await.unwrap();
+            operator().set_key_limit(pool, "q", "t", of_key).await.unwrap();
         }
         let new = job_of(&format!("g{}", n % 40), "t", n);
         seriatim::enqueue(pool, new).await.unwrap();
     }
-    operator().limit_key(pool, "q", "t", None).await.unwrap();
+    operator().set_key_limit(pool, "q", "t", None).await.unwrap();
     drained(pool, "q").await;
     eventually(pool, "select count(*) from seriatim.queue_group where gated_by is not null", 0_i64)
         .await;
@@ -302,8 +302,8 @@ async fn a_tenant_has_a_limit_of_its_own() {
         if of_queue.is_some() {
             limit(pool, of_queue).await;
         }
-        operator().limit_key(pool, "q", "large", 3).await.unwrap();
-        operator().limit_key(pool, "q", "paused", 0).await.unwrap();
+        operator().set_key_limit(pool, "q", "large", 3).await.unwrap();
+        operator().set_key_limit(pool, "q", "paused", 0).await.unwrap();
         let limits = client.key_limits(pool, "q").await.unwrap();
         let limits: Vec<_> = limits.iter().map(|own| (own.key.as_str(), own.limit)).collect();
         assert_eq!(limits, [("large", 3), ("paused", 0)]);
@@ -341,8 +341,8 @@ async fn a_tenant_has_a_limit_of_its_own() {
         assert_eq!(*limit, Some(0));
         let said = why.to_string();
         assert!(said.contains("because limit key \"paused\" is paused by its limit 0"), "{said}");
-        assert!(said.contains("Call limit_key to let groups with this key start"), "{said}");
-        operator().limit_key(pool, "q", "paused", None).await.unwrap();
+        assert!(said.contains("Call set_key_limit to let groups with this key start"), "{said}");
+        operator().set_key_limit(pool, "q", "paused", None).await.unwrap();
         drained(pool, "q").await;
         first.shutdown(Duration::from_secs(5)).await;
         second.shutdown(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! A paused queue or group starts nothing until it is unpaused, and then goes on. Nothing else is
+//! A paused queue or group starts nothing until it is resumed, and then goes on. Nothing else is
 //! touched by it.
 
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn client() -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
+async fn a_paused_queue_starts_nothing_until_it_is_resumed() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     let slow = enqueue(pool, "q", "g", "slow").await;
@@ -96,7 +96,7 @@ async fn a_paused_queue_starts_nothing_until_it_is_unpaused() {
     assert_eq!(bench.ran(), ["g \"slow\""]);
     assert_eq!(job(pool, next).await.status, JobStatus::Queued);
 
-    operator().unpause_queue(pool, "q").await.unwrap();
+    operator().resume_queue(pool, "q").await.unwrap();
     ended(pool, next).await;
     ended(pool, ungrouped).await;
     assert_eq!(client().paused_queue(pool, "q").await.unwrap(), None);
@@ -133,10 +133,10 @@ async fn a_paused_group_rests_whatever_comes_and_goes_on_in_order() {
     // It is neither halted nor stranded.
     assert!(client().halted_groups(pool, "q").await.unwrap().is_empty());
 
-    operator().unpause_group(pool, "q", "g").await.unwrap();
+    operator().resume_group(pool, "q", "g").await.unwrap();
     ended(pool, last).await;
     assert_eq!(bench.ran(), ["g \"slow\"", "g 1", "g 2"]);
-    operator().unpause_group(pool, "q", "empty").await.unwrap();
+    operator().resume_group(pool, "q", "empty").await.unwrap();
     bench.log.wait("the other one ran", |seen| seen.iter().any(|e| e == "empty 1")).await;
     assert!(client().paused_groups(pool, "q").await.unwrap().is_empty());
     bench.end().await;
@@ -158,7 +158,7 @@ async fn pauses_take_part_in_the_callers_transaction() {
     until_groups(pool, "ready_at = 'infinity'", 1).await;
     for commits in [false, true] {
         let mut tx = pool.begin().await.unwrap();
-        operator().unpause_group(&mut *tx, "q", "g").await.unwrap();
+        operator().resume_group(&mut *tx, "q", "g").await.unwrap();
         bench.others_go_on("q").await;
         assert_eq!(job(pool, second).await.status, JobStatus::Queued);
         if commits {
@@ -176,11 +176,8 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     let bench = Bench::new().await;
     let pool = bench.pool();
     for (refused, words) in [
-        (operator().unpause_queue(pool, "q").await, "queue \"q\" is not paused"),
-        (
-            operator().unpause_group(pool, "q", "g").await,
-            "group \"g\" of queue \"q\" is not paused",
-        ),
+        (operator().resume_queue(pool, "q").await, "queue \"q\" is not paused"),
+        (operator().resume_group(pool, "q", "g").await, "group \"g\" of queue \"q\" is not paused"),
     ] {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, ControlError::NotPaused { .. }), "{refused:?}");
@@ -195,7 +192,7 @@ async fn only_what_is_paused_is_resumed_and_odd_names_are_kept() {
     client().operator("test", odd).pause_group(pool, "q", odd).await.unwrap();
     let waiting = enqueue(pool, "q", odd, 1).await;
     until_groups(pool, "ready_at = 'infinity'", 1).await;
-    operator().unpause_group(pool, "q", odd).await.unwrap();
+    operator().resume_group(pool, "q", odd).await.unwrap();
     ended(pool, waiting).await;
     let settings: i64 = value(pool, "select count(*) from seriatim.group_setting").await;
     assert_eq!(settings, 0, "an ended pause leaves no row");
@@ -249,8 +246,8 @@ async fn a_pause_with_an_end_ends_by_itself_and_never_sooner() {
         // It is over for all who ask.
         assert_eq!(paused_until(pool, group).await, None);
         let over = match group {
-            Some(group) => operator().unpause_group(pool, "q", group).await,
-            None => operator().unpause_queue(pool, "q").await,
+            Some(group) => operator().resume_group(pool, "q", group).await,
+            None => operator().resume_queue(pool, "q").await,
         };
         assert!(matches!(over, Err(ControlError::NotPaused { .. })), "{over:?}");
         // Its end cleared what the pause left.
@@ -269,7 +266,7 @@ async fn a_pause_with_an_end_ends_by_itself_and_never_sooner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
+async fn an_end_that_is_replaced_or_resumed_does_not_count() {
     for group in sample([Some("g"), None]) {
         let bench = Bench::new().await;
         let pool = bench.pool();
@@ -282,7 +279,7 @@ async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
         let sooner = in_ms(pool, 1_500).await;
         pause_until(pool, group, sooner).await;
         assert!(ended(pool, first).await.last_started_at >= Some(sooner));
-        // An unpause goes before the end, and a later end, or none, before a sooner one.
+        // A resume goes before the end, and a later end, or none, before a sooner one.
         let mut wait_ms = 300;
         let end = loop {
             let end = in_ms(pool, wait_ms).await;
@@ -306,8 +303,8 @@ async fn an_end_that_is_replaced_or_unpaused_does_not_count() {
         bench.others_go_on("other").await;
         assert_eq!(job(pool, second).await.status, JobStatus::Queued);
         match group {
-            Some(group) => operator().unpause_group(pool, "q", group).await.unwrap(),
-            None => operator().unpause_queue(pool, "q").await.unwrap(),
+            Some(group) => operator().resume_group(pool, "q", group).await.unwrap(),
+            None => operator().resume_queue(pool, "q").await.unwrap(),
         }
         ended(pool, second).await;
         bench.end().await;

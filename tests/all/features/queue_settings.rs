@@ -3,13 +3,37 @@
 use std::time::Duration;
 
 use seriatim::admin::{DedupScope, QueueSettings, Rate};
-use seriatim::{Client, ConfigureError, NewJob};
+use seriatim::{Client, ConfigureError, NewJob, Processor};
 use sqlx::{Connection, Executor};
 
-use crate::support::{chain, database, job, job_of, value};
+use crate::support::{chain, database, handler, job, job_of, queue, value};
 
 fn of(queue: &str) -> QueueSettings {
     QueueSettings::new(queue)
+}
+
+/// Those of a processor are stored before it works, and leave other settings as they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_stores_its_settings_when_it_starts() {
+    let database = database().await;
+    let (pool, client) = (database.pool(), Client::default());
+    client.configure_queue(pool, of("q").in_flight_limit(7).max_attempts(9)).await.unwrap();
+    let build = |settings: QueueSettings| {
+        let builder = Processor::builder(pool.clone()).settings(settings).settings(of("r"));
+        builder.queue(queue("q"), handler(async |_, data| Ok(data))).build()
+    };
+    let started = build(of("q").max_attempts(2).rate(Rate::per_second(50))).unwrap().start().await;
+    let stored = client.queue_settings(pool, "q").await.unwrap();
+    assert_eq!((stored.in_flight_limit, stored.max_attempts), (Some(7), Some(2)));
+    assert_eq!(stored.rate.unwrap().starts(), 50);
+    let log = client.operations(pool, None, 10).await.unwrap();
+    assert!(log.is_empty(), "an application's own settings are no operation: {log:?}");
+    started.unwrap().shutdown(Duration::from_secs(5)).await;
+
+    let wrong = build(of("q").max_attempts(0).backoff_cap(Duration::MAX)).unwrap_err().to_string();
+    assert!(wrong.contains("max_attempts of queue \"q\" is 0"), "{wrong}");
+    let wrong = build(of("")).unwrap_err().to_string();
+    assert!(wrong.contains("queue name is empty"), "{wrong}");
 }
 
 #[tokio::test]

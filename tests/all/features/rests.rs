@@ -256,8 +256,8 @@ async fn a_rest_never_shortens_and_an_operator_ends_it_early() {
         ended(pool, first).await;
         assert_eq!(job(pool, waits).await.status, JobStatus::Queued);
         let resume = async || match group {
-            Some(group) => ann.unpause_group(pool, "q", group).await,
-            None => ann.unpause_queue(pool, "q").await,
+            Some(group) => ann.resume_group(pool, "q", group).await,
+            None => ann.resume_queue(pool, "q").await,
         };
         resume().await.unwrap();
         ended(pool, waits).await;
@@ -400,18 +400,18 @@ async fn a_rest_is_told_as_one() {
         "{told}"
     );
     let words = " (in 60 min): job 1 asked for that (the partner is down). 1 job waits behind job 1. \
-                 It goes on by itself; call unpause_queue to end the rest now.";
+                 It goes on by itself; call resume_queue to end the rest now.";
     assert!(told.ends_with(words), "{told}");
     let queues = client.queues(pool).await.unwrap();
     assert_eq!(queues[0].paused.as_ref().unwrap().rested_by, Some(first));
 
-    operator().unpause_queue(pool, "q").await.unwrap();
+    operator().resume_queue(pool, "q").await.unwrap();
     let told = says(behind).await;
     let words =
         "Job 2 waits behind job 1 of group \"g\", which waits because its group rests until";
     assert!(told.starts_with(words), "{told}");
     assert!(told.contains(" s): job 1 asked for that (429 from Stripe). It goes on by"), "{told}");
-    assert!(told.ends_with("itself; call unpause_group to end the rest now."), "{told}");
+    assert!(told.ends_with("itself; call resume_group to end the rest now."), "{told}");
     let group = client.explain_group(pool, "q", "g").await.unwrap();
     let reason = serde_json::to_value(&group.reason).unwrap();
     assert_eq!((&reason["reason"], &reason["rested_by"]), (&json!("group_paused"), &json!(first)));
@@ -504,9 +504,9 @@ async fn a_receiver_lets_its_group_or_queue_rest() {
     assert_eq!(sql("now() + interval '1 min', 'less', true").await.unwrap(), "kept");
     assert_eq!(client.paused_queue(pool, "q").await.unwrap().unwrap().rested_by, Some(first));
     assert!(receive().await.is_empty());
-    operator().unpause_queue(pool, "q").await.unwrap();
+    operator().resume_queue(pool, "q").await.unwrap();
     client.ack(pool, &of(plain)).await.unwrap();
-    operator().unpause_group(pool, "q", "g").await.unwrap();
+    operator().resume_group(pool, "q", "g").await.unwrap();
     client.nack(pool, &again.receipt, Duration::ZERO).await.unwrap();
     client.ack(pool, &receipt(first).await).await.unwrap();
 }

@@ -225,7 +225,7 @@ async fn a_pause_is_a_wait_for_a_slot() {
     let running = running.start().await.unwrap();
     until_groups(pool, "ready_at = 'infinity'", 1).await;
     running.shutdown(Duration::from_secs(5)).await;
-    operator().unpause_group(pool, "q", "a").await.unwrap();
+    operator().resume_group(pool, "q", "a").await.unwrap();
     run(&database, queue("q")).await.expect(&json!("paused"), 0.0, 600.0);
 }
 

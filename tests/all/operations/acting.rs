@@ -81,30 +81,30 @@ async fn what_an_operator_changes_is_written_down_with_it() {
 
     let closed = Client::default().operator("ann", "the bank is closed");
     closed.pause_queue(pool, "q").await.unwrap();
-    ann.unpause_queue(pool, "q").await.unwrap();
+    ann.resume_queue(pool, "q").await.unwrap();
     ann.pause_group(pool, "q", "g").await.unwrap();
     assert_eq!(
         ann.client().paused_groups(pool, "q").await.unwrap()[0].reason.as_deref(),
         Some("a test"),
         "the reason of the operator"
     );
-    ann.unpause_group(pool, "q", "g").await.unwrap();
+    ann.resume_group(pool, "q", "g").await.unwrap();
     ann.cancel(pool, first).await.unwrap();
     ann.retry(pool, first).await.unwrap();
     ann.skip(pool, first).await.unwrap();
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.set_group_policy(pool, "q", "g", Some(OutOfAttempts::Park)).await.unwrap();
     ann.set_group_policy(pool, "q", "g", None).await.unwrap();
-    ann.limit_key(pool, "q", "t", 0).await.unwrap();
-    ann.limit_key(pool, "q", "t", None).await.unwrap();
+    ann.set_key_limit(pool, "q", "t", 0).await.unwrap();
+    ann.set_key_limit(pool, "q", "t", None).await.unwrap();
     ann.configure_queue(pool, seriatim::admin::QueueSettings::new("q").max_attempts(3))
         .await
         .unwrap();
     ann.purge(pool, "q").await.unwrap();
     // Nothing was changed.
     ann.unhalt_group(pool, "q", "g").await.unwrap_err();
-    ann.limit_key(pool, "q", "t", None).await.unwrap();
-    ann.unpause_queue(pool, "q").await.unwrap_err();
+    ann.set_key_limit(pool, "q", "t", None).await.unwrap();
+    ann.resume_queue(pool, "q").await.unwrap_err();
     ann.redrive(pool, "q", 10).await.unwrap();
     ann.retry(pool, 404).await.unwrap_err();
     ann.release_node(pool, "nowhere").await.unwrap();
@@ -117,9 +117,9 @@ async fn what_an_operator_changes_is_written_down_with_it() {
     let why = || Some(String::from("a test"));
     let expected = [
         ("pause", Some(String::from("the bank is closed")), 1),
-        ("unpause", why(), 1),
+        ("resume", why(), 1),
         ("pause", why(), 1),
-        ("unpause", why(), 1),
+        ("resume", why(), 1),
         ("cancel", why(), 1),
         ("retry", why(), 1),
         ("skip", why(), 1),
@@ -151,7 +151,7 @@ async fn sql_functions_do_the_same_and_name_the_sessions_user() {
     let id = enqueue(pool, "q", "g", 1).await;
     for sql in [
         "select seriatim.pause('q', 'g', 'by psql')".to_owned(),
-        "select seriatim.unpause('q', 'g')".to_owned(),
+        "select seriatim.resume('q', 'g')".to_owned(),
         format!("select * from seriatim.skip({id})"),
         format!("select * from seriatim.retry({id}, reason => 'mended')"),
         format!("select * from seriatim.cancel({id}, actor => 'bob')"),
@@ -162,7 +162,7 @@ async fn sql_functions_do_the_same_and_name_the_sessions_user() {
     }
     let operations = Client::default().operations(pool, None, 10).await.unwrap();
     let actions: Vec<_> = operations.iter().rev().map(|done| done.action.as_str()).collect();
-    assert_eq!(actions, ["pause", "unpause", "skip", "retry", "cancel"]);
+    assert_eq!(actions, ["pause", "resume", "skip", "retry", "cancel"]);
     let user: String = value(pool, "select session_user::text").await;
     let actors: Vec<_> = operations.iter().map(|done| done.actor.as_str()).collect();
     assert_eq!(actors[0], "bob");
@@ -240,7 +240,7 @@ async fn dead_letters_are_listed_and_redriven_or_discarded_by_selection() {
     assert_eq!(listed(all().limit(2)).await, ids[..2]);
     assert_eq!(listed(all().after(ids[1]).limit(1)).await, [ids[2]]);
 
-    assert_eq!(ann.discard_jobs(pool, &[ids[2], ids[4], 404]).await.unwrap(), 1);
+    assert_eq!(ann.discard_jobs(pool, &[ids[2], ids[4], 404]).await.unwrap().jobs, 1);
     assert_eq!(ann.client().job_status(pool, ids[2]).await.unwrap(), Some(JobStatus::Cancelled));
     assert_eq!(ann.client().job_status(pool, 404).await.unwrap(), None);
     // Whatever the order of the selection, and only dead letters.

@@ -96,7 +96,7 @@ fn other_errors_say_what_to_do() {
             BackgroundError::Hold { queue: queue(), job: 7, source: None }.to_string(),
             "another worker has its claim",
         ),
-        (ControlError::NotHalted { queue: queue(), group: group() }.to_string(), "unpause_group"),
+        (ControlError::NotHalted { queue: queue(), group: group() }.to_string(), "resume_group"),
     ];
     for (text, words) in texts {
         assert!(text.contains(words), "{words} in {text}");

@@ -237,7 +237,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
     .await;
     says(pool, second, &["which waits because its group has been paused since ", "(audit)"]).await;
     by_hand(pool, "update seriatim.group_setting set paused_until = '2100-01-01'").await;
-    let until = ["(audit), until 2100-01-01 00:00:00 UTC: it resumes by itself", "unpause_group"];
+    let until = ["(audit), until 2100-01-01 00:00:00 UTC: it resumes by itself", "resume_group"];
     says(pool, second, &until).await;
     by_hand(pool, "update seriatim.queue set paused_at = now(), pause_reason = 'deploy'").await;
     says(pool, first, &["because its queue has been paused since ", "(deploy)"]).await;
@@ -516,7 +516,7 @@ async fn a_lapsed_lease_that_nobody_takes_over_is_told() {
     says(pool, alone, &["Wait: it is taken over within seconds."]).await;
     says(pool, job, &["See whether the processors of its queue live"]).await;
     operator().pause_queue(pool, "q").await.unwrap();
-    says(pool, job, &["Call unpause_queue to let a worker take it over."]).await;
+    says(pool, job, &["Call resume_queue to let a worker take it over."]).await;
 }
 
 /// The attempts before a retry do not count.

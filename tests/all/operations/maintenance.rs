@@ -159,7 +159,7 @@ async fn a_flagged_job_stays_until_its_heads_were_read() {
         until_jobs(pool, "not flagged", 0).await;
     }
     assert_eq!(jobs_where(pool, "true").await, 1);
-    operator().unpause_queue(pool, "q").await.unwrap();
+    operator().resume_queue(pool, "q").await.unwrap();
     until_jobs(pool, "true", 0).await;
     nothing_remains(pool).await;
 }
@@ -239,7 +239,7 @@ async fn a_pause_of_a_group_that_has_ended_leaves_no_row() {
     .await;
     ann.pause_group(pool, "other", "by hand").await.unwrap();
     ann.pause_group(pool, "q", "for a moment").await.unwrap();
-    ann.unpause_group(pool, "q", "for a moment").await.unwrap();
+    ann.resume_group(pool, "q", "for a moment").await.unwrap();
     let left = async || -> Vec<String> {
         value(
             pool,

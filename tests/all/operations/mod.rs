@@ -8,6 +8,7 @@ mod acting;
 mod away;
 mod behind_a_pooler;
 mod carried_over;
+mod changes;
 mod error_texts;
 mod explaining;
 mod hosts;

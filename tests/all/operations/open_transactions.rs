@@ -94,10 +94,10 @@ async fn a_transaction_left_open_delays_what_the_table_lists() {
             works(pool, enqueued("received")).await,
             works(
                 pool,
-                format!("select seriatim.pause('{q}', 'p'); select seriatim.unpause('{q}', 'p')"),
+                format!("select seriatim.pause('{q}', 'p'); select seriatim.resume('{q}', 'p')"),
             )
             .await,
-            works(pool, format!("select seriatim.pause('{q}'); select seriatim.unpause('{q}')"))
+            works(pool, format!("select seriatim.pause('{q}'); select seriatim.resume('{q}')"))
                 .await,
         ];
         let received = format!(

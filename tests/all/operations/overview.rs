@@ -246,12 +246,12 @@ async fn a_mistyped_queue_is_not_listed_after_its_pause() {
     let (pool, client) = (db.pool(), Client::default());
     operator().pause_queue(pool, "ordres").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap().len(), 1);
-    operator().unpause_queue(pool, "ordres").await.unwrap();
+    operator().resume_queue(pool, "ordres").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap(), []);
     let settings = seriatim::admin::QueueSettings::new("slow").in_flight_limit(Some(1));
     client.configure_queue(pool, settings).await.unwrap();
     operator().pause_queue(pool, "slow").await.unwrap();
-    operator().unpause_queue(pool, "slow").await.unwrap();
+    operator().resume_queue(pool, "slow").await.unwrap();
     assert_eq!(client.queues(pool).await.unwrap()[0].in_flight_limit, Some(1));
 }
 

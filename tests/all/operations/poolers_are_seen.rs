@@ -248,7 +248,7 @@ async fn in_a_transaction_calls_work_whatever_the_session_holds() {
     assert_eq!(client.jobs_by_reference(&mut *tx, "q", "r", 10).await.unwrap().len(), 3);
     client.operator("test", None).retry(&mut *tx, ids[2]).await.unwrap();
     client.operator("test", None).redrive(&mut *tx, "q", 10).await.unwrap();
-    client.operator("test", None).unpause_queue(&mut *tx, "q").await.unwrap();
+    client.operator("test", None).resume_queue(&mut *tx, "q").await.unwrap();
     tx.commit().await.unwrap();
 
     // These have transactions of their own.

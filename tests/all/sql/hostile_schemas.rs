@@ -61,7 +61,7 @@ async fn a_hostile_schema_name_works_or_is_refused_with_words() {
         assert_ne!(good, Some(false), "{schema:?}");
         client.migrate(pool).await.unwrap_or_else(|error| panic!("{schema:?}: {}", chain(&error)));
         client.operator("test", None).pause_group(pool, "q", "g").await.unwrap();
-        client.operator("test", None).unpause_group(pool, "q", "g").await.unwrap();
+        client.operator("test", None).resume_group(pool, "q", "g").await.unwrap();
         let id = client.enqueue(pool, NewJob::new("q", &1).group("g")).await.unwrap().id();
         let run = handler(async |_, data| Ok(data));
         assert_eq!(Jobs::of(pool, &client).drain(queue("q"), run).await.unwrap(), 1, "{schema:?}");

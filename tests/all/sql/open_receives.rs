@@ -223,9 +223,9 @@ async fn groups_that_become_due_are_served_beside_an_open_receive() {
     .await;
     let mut open = pool.begin().await.unwrap();
     assert_eq!(receive(&mut open, 10).await, ["s"]);
-    at_once(pool, "select seriatim.unpause('q', 'p')").await;
+    at_once(pool, "select seriatim.resume('q', 'p')").await;
     at_once(pool, "select seriatim.pause('q', 's')").await;
-    at_once(pool, "select seriatim.pause('q'); select seriatim.unpause('q')").await;
+    at_once(pool, "select seriatim.pause('q'); select seriatim.resume('q')").await;
     // The group that was paused is due, and the other one soon is.
     let mut looks = Looks::new(PATIENCE);
     let mut served = 0;

@@ -138,7 +138,7 @@ async fn without_python(database: &TestDatabase) {
     assert_eq!(value::<String>(pool, state).await, "paused audit");
     let why = format!("select reason || ' ' || (until > now()) from seriatim.explain({job})");
     assert_eq!(value::<String>(pool, why).await, "group_paused true");
-    by_hand(pool, "select seriatim.unpause('postings', 'account-42')").await;
+    by_hand(pool, "select seriatim.resume('postings', 'account-42')").await;
     let receipt: String = value(pool, "select receipt from seriatim.receive('postings', 10)").await;
     assert_eq!(value::<String>(pool, format!("select seriatim.ack('{receipt}')")).await, "done");
 }
@@ -458,9 +458,9 @@ async fn every_action_refuses_an_actor_or_a_reason_that_is_too_long() {
         *defaults && has("actor") && has("reason")
     });
     let named: BTreeSet<_> =
-        ACTIONS.iter().map(|(name, _)| (*name).to_owned()).chain(["unpause".into()]).collect();
+        ACTIONS.iter().map(|(name, _)| (*name).to_owned()).chain(["resume".into()]).collect();
     assert_eq!(of_operators.map(|(name, _)| name).collect::<BTreeSet<_>>(), named);
-    for (function, arguments) in ACTIONS.into_iter().chain([("unpause", "queue => 'q'")]) {
+    for (function, arguments) in ACTIONS.into_iter().chain([("resume", "queue => 'q'")]) {
         for text in ["actor", "reason"] {
             let call =
                 format!("select seriatim.{function}({arguments}, {text} => repeat('é', 4001))");

@@ -252,7 +252,7 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     job_when(pool, failed, |job| job.attempts > 1 && job.status.is_final()).await;
     job_when(pool, parked, |job| job.status == seriatim::JobStatus::Parked).await;
     operator().discard_parked(worker, "parks", "g", None).await.unwrap();
-    operator().unpause_group(pool, "q", "paused").await.unwrap();
+    operator().resume_group(pool, "q", "paused").await.unwrap();
     ended(pool, paused).await;
     // Cancelled while it runs; one that is deleted as it ends, or soon after.
     let stuck = enqueue(&roles.producer, "q", "stuck", "stuck").await;
@@ -324,7 +324,7 @@ async fn a_worker_may_run_jobs_and_change_nothing_else() {
     is_denied(&client.configure_queue(worker, QueueSettings::new("q")).await.unwrap_err());
     let policy = operator().set_group_policy(worker, "q", "g", Some(OutOfAttempts::Halt)).await;
     is_denied(&policy.unwrap_err());
-    is_denied(&operator().limit_key(worker, "q", "t", 1).await.unwrap_err());
+    is_denied(&operator().set_key_limit(worker, "q", "t", 1).await.unwrap_err());
     roles.remove().await;
 }
 
@@ -430,9 +430,9 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     let ann = Client::default().operator("ann", "a test");
     let id = enqueue(pool, "q", "g", 1).await;
     ann.pause_queue(operator, "q").await.unwrap();
-    ann.unpause_queue(operator, "q").await.unwrap();
+    ann.resume_queue(operator, "q").await.unwrap();
     ann.pause_group(operator, "q", "g").await.unwrap();
-    ann.unpause_group(operator, "q", "g").await.unwrap();
+    ann.resume_group(operator, "q", "g").await.unwrap();
     ann.cancel(operator, id).await.unwrap();
     ann.retry(operator, id).await.unwrap();
     ann.run_now(operator, id).await.unwrap();
@@ -445,8 +445,8 @@ async fn an_operator_may_do_what_operators_do_and_cannot_unwrite_it() {
     ann.configure_queue(operator, QueueSettings::new("q").max_attempts(2)).await.unwrap();
     ann.set_group_policy(operator, "q", "g", Some(OutOfAttempts::Halt)).await.unwrap();
     ann.set_group_policy(operator, "q", "g", None).await.unwrap();
-    ann.limit_key(operator, "q", "t", 0).await.unwrap();
-    ann.limit_key(operator, "q", "t", None).await.unwrap();
+    ann.set_key_limit(operator, "q", "t", 0).await.unwrap();
+    ann.set_key_limit(operator, "q", "t", None).await.unwrap();
     ann.purge(operator, "q").await.unwrap();
     ann.release_node(operator, "nobody").await.unwrap();
     assert!(matches!(

@@ -9,7 +9,6 @@ mod demo;
 mod enqueue;
 mod groups;
 mod jobs;
-mod limit_key;
 mod maintain;
 mod migrate;
 mod move_task;
@@ -21,6 +20,8 @@ mod receive;
 mod schedule;
 mod serve;
 mod server;
+mod set_group_policy;
+mod set_key_limit;
 mod sqs;
 mod stored_job;
 mod subject;
@@ -46,7 +47,6 @@ pub(crate) use crate::args::demo::Demo;
 pub(crate) use crate::args::enqueue::{Enqueue, UniqueMode};
 pub(crate) use crate::args::groups::{GroupArgs, Groups, Lane, MOST_JOBS};
 pub(crate) use crate::args::jobs::{Ids, Job, JobList, MoveJobs};
-pub(crate) use crate::args::limit_key::LimitKey;
 pub(crate) use crate::args::maintain::Maintain;
 pub(crate) use crate::args::migrate::Migrate;
 pub(crate) use crate::args::move_task::MoveTask;
@@ -58,6 +58,8 @@ pub(crate) use crate::args::receive::Receive;
 pub(crate) use crate::args::schedule::{Schedule, SetSchedule};
 pub(crate) use crate::args::serve::{Auth, Serve, Served};
 pub(crate) use crate::args::server::{NumberedServer, numbered};
+pub(crate) use crate::args::set_group_policy::SetGroupPolicy;
+pub(crate) use crate::args::set_key_limit::SetKeyLimit;
 pub(crate) use crate::args::sqs::{ServeSqs, Sqs, SqsKey, Unsigned};
 pub(crate) use crate::args::subject::Subject;
 pub(crate) use crate::args::tail::Tail;
@@ -165,7 +167,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Job(Job),
     /// Limit one limit key of a queue, such as a tenant; 0 pauses it.
-    LimitKey(LimitKey),
+    SetKeyLimit(SetKeyLimit),
+    /// Set what a group does with a job that is out of attempts.
+    SetGroupPolicy(SetGroupPolicy),
     /// Pause a queue or a group: jobs that run go on, and no other begins.
     Pause(Pause),
     /// End the pause of a queue or a group.
@@ -363,7 +367,8 @@ impl Command {
             | Self::Probe { .. }
             | Self::Completions { .. } => false,
             Self::Maintain(_)
-            | Self::LimitKey(_)
+            | Self::SetKeyLimit(_)
+            | Self::SetGroupPolicy(_)
             | Self::Pause(_)
             | Self::Resume(_)
             | Self::Unhalt(_)

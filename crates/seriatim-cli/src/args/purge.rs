@@ -1,6 +1,7 @@
 //! The arguments of `seriatim purge`.
 
 use clap::Args;
+use seriatim::admin::Change;
 
 use crate::args::subject::Subject;
 
@@ -12,4 +13,11 @@ pub(crate) struct Purge {
     /// receivers end; processors are asked to cancel theirs.
     #[arg(long, conflicts_with = "group")]
     pub(crate) everything: bool,
+}
+
+impl From<Purge> for Change {
+    fn from(purge: Purge) -> Self {
+        let Purge { subject: Subject { queue, group }, everything } = purge;
+        if everything { Self::PurgeEverything { queue } } else { Self::Purge { queue, group } }
+    }
 }

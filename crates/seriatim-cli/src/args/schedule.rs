@@ -40,7 +40,7 @@ pub(crate) enum Schedule {
         name: String,
     },
     /// Make a job of a schedule now, also if it is paused.
-    Run {
+    Fire {
         /// The schedule.
         name: String,
     },

@@ -2,13 +2,12 @@
 
 use serde_json::json;
 use seriatim::NewBatch;
-use seriatim::admin::{self, BatchState};
+use seriatim::admin::{BatchState, Change};
 use sqlx::PgConnection;
 
 use crate::args::{self, OpenBatch};
 use crate::change::Effect;
 use crate::commands::enqueue::read;
-use crate::commands::pause::doubt;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, program};
@@ -22,7 +21,9 @@ pub(crate) async fn run(session: &Session, batch: args::Batch) -> Result<(), Fai
         args::Batch::Show { batch, after } => show(session, batch, after).await,
         args::Batch::Open(open) => self::open(session, &open).await,
         args::Batch::Seal { batch } => seal(session, batch).await,
-        args::Batch::Abandon { batch } => abandon(session, batch).await,
+        args::Batch::Abandon { batch } => {
+            session.apply(Change::AbandonBatch { batch }).await.map(drop)
+        }
     }
 }
 
@@ -105,7 +106,7 @@ async fn show(session: &Session, batch: i64, after: Option<i64>) -> Result<(), F
 async fn open(session: &Session, open: &OpenBatch) -> Result<(), Failure> {
     let OpenBatch { name, when, follow_up } = open;
     let data = read(&follow_up.data)?;
-    let doubt = doubt(session, &follow_up.queue).await?;
+    let doubt = session.client.doubt_about(&mut *session.read().await?, &follow_up.queue).await?;
     let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
     let act = async |conn: &mut PgConnection| {
         let batch = NewBatch::new(name, follow_up.with(&data)).when((*when).into());
@@ -130,20 +131,6 @@ async fn seal(session: &Session, batch: i64) -> Result<(), Failure> {
         }
         let data = json!({"action": "seal_batch", "batch": batch});
         Ok(Effect::new(format!("batch {batch} is sealed; it ends when its jobs have"), 0, data))
-    };
-    session.change(act).await
-}
-
-async fn abandon(session: &Session, batch: i64) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection| {
-        if !session.operator.abandon_batch(conn, batch).await? {
-            return Err(Failure::Refused(format!(
-                "batch {batch} has ended, or was abandoned before"
-            )));
-        }
-        let data = json!({"action": "abandon_batch", "batch": batch});
-        let effect = admin::Effect::BatchAbandoned { batch };
-        Ok(Effect::new(effect.to_string(), 0, data))
     };
     session.change(act).await
 }

@@ -1,18 +1,12 @@
 //! `seriatim configure`: the settings of a queue, for the whole fleet.
 
-use seriatim::OutOfAttempts;
-use seriatim::admin::{QueueSettings, StoredQueueSettings};
-use sqlx::PgConnection;
+use seriatim::admin::{Change, QueueSettings};
 
 use crate::args::{Configure, OrDefault, Span};
-use crate::change::Effect;
 use crate::failure::Failure;
-use crate::output::text::{in_words, visible};
+use crate::output::text::visible;
 use crate::output::{json, json_line, line};
 use crate::session::Session;
-
-/// Shown for a setting about failed attempts that the queue does not store.
-const UNSET: &str = "as its processors say";
 
 /// Shows the settings, or changes those that are named.
 pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), Failure> {
@@ -26,15 +20,7 @@ pub(crate) async fn run(session: &Session, configure: Configure) -> Result<(), F
     let Some(settings) = changed(configure) else {
         return show(session, &queue).await;
     };
-    let act = async |conn: &mut PgConnection| {
-        session.operator.configure_queue(&mut *conn, settings.clone()).await?;
-        let stored = session.client.queue_settings(conn, &queue).await?;
-        let words: Vec<_> = fields(&stored).map(|(name, value)| format!("{name} {value}")).into();
-        let sentence = format!("queue {queue:?} has {}", words.join(", "));
-        let data = json::change("configure", &json::settings(&queue, &stored)?)?;
-        Ok(Effect::new(sentence, 0, data))
-    };
-    session.change(act).await
+    session.apply(Change::try_from(settings)?).await.map(drop)
 }
 
 /// Returns the changes; `None` if nothing is named.
@@ -117,45 +103,12 @@ async fn show(session: &Session, queue: &str) -> Result<(), Failure> {
         return json_line(&settings);
     }
     line(&format!("queue {}", visible(&format!("{queue:?}"))))?;
-    fields(&stored)
+    stored
+        .in_words()
         .into_iter()
         .try_for_each(|(name, value)| line(&format!("{name:<17} {value}")))?;
     key_limits.iter().try_for_each(|own| {
         let key = visible(&format!("{:?}", own.key));
         line(&format!("{:<17} {} for {key}", "limit of a key", own.limit))
     })
-}
-
-fn fields(stored: &StoredQueueSettings) -> [(&'static str, String); 14] {
-    let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
-    [
-        ("in flight limit", or(stored.in_flight_limit.map(|limit| limit.to_string()), "none")),
-        ("limit per key", or(stored.limit_per_key.map(|limit| limit.to_string()), "none")),
-        ("rate", or(stored.rate.map(|rate| rate.to_string()), "none")),
-        ("group spacing", or(stored.group_spacing.map(in_words), "none")),
-        ("delay", or(stored.delay.map(in_words), "none")),
-        ("dedup window", in_words(stored.dedup_window)),
-        ("dedup scope", stored.dedup_scope.as_str().to_owned()),
-        ("dedup by content", stored.dedup_by_content.to_string()),
-        ("max attempts", or(stored.max_attempts.map(|limit| limit.to_string()), UNSET)),
-        ("out of attempts", or(stored.out_of_attempts.map(policy), UNSET)),
-        ("backoff", or(stored.backoff.map(in_words), UNSET)),
-        ("backoff cap", in_words(stored.backoff_cap)),
-        ("dead-letter queue", or(stored.dead_letter_queue.clone(), "none")),
-        ("strict visibility", stored.strict_visibility.to_string()),
-    ]
-}
-
-/// Returns a policy as the argument of `--out-of-attempts`.
-fn policy(policy: OutOfAttempts) -> String {
-    match policy {
-        OutOfAttempts::Continue => String::from("continue"),
-        OutOfAttempts::Halt => String::from("halt"),
-        OutOfAttempts::Park => String::from("park"),
-        OutOfAttempts::HaltFor { deadline, then } => {
-            let milliseconds = deadline.as_millis();
-            format!("halt:{milliseconds}ms:{}", then.as_str())
-        }
-        other => format!("{other:?}"),
-    }
 }

@@ -5,7 +5,6 @@ use seriatim::admin::{GroupFilter, GroupOverview, GroupState};
 use seriatim::explain::AttemptInfo;
 
 use crate::args::Groups;
-use crate::commands::pause;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, number, shell, since};
@@ -27,7 +26,7 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     }
     let page = session.client.groups(&mut *session.read().await?, &queue, &filter).await?;
     if page.groups.is_empty() {
-        let unknown = pause::doubt(session, &queue).await?;
+        let unknown = session.client.doubt_about(&mut *session.read().await?, &queue).await?;
         let none = || format!("no such group of queue {queue:?} has anything to do");
         return Err(Failure::NothingMatched(unknown.unwrap_or_else(none)));
     }

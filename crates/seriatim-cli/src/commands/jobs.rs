@@ -1,25 +1,22 @@
 //! `seriatim job`: show, list, and what is done with jobs by their ids.
 
-use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::iter;
 use std::time::Duration;
 
+use serde_json::Value;
 use serde_json::value::to_raw_value;
-use serde_json::{Value, json};
-use seriatim::admin::{self, Cancelled, Moved, Operation};
+use seriatim::Job;
+use seriatim::admin::{Change, Operation};
 use seriatim::explain::JobExplanation;
-use seriatim::{ControlError, Job};
-use sqlx::PgConnection;
 
 use crate::args::{self, Ids, JobList, MoveJobs};
-use crate::change::{Effect, ask};
 use crate::commands::explain::no_such_job;
 use crate::commands::groups::tries;
-use crate::commands::{dead_letters, pause, stops};
 use crate::failure::Failure;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, explained, in_commands, in_words, since, visible};
-use crate::output::{self, json, json_line, line};
+use crate::output::text::{clock, explained, in_words, since, visible};
+use crate::output::{json, json_line, line};
 use crate::session::Session;
 
 /// Runs a command about jobs.
@@ -27,13 +24,17 @@ pub(crate) async fn run(session: &Session, job: args::Job) -> Result<(), Failure
     match job {
         args::Job::Show { id, data } => show(session, id, data).await,
         args::Job::List(list) => self::list(session, &list).await,
-        args::Job::Cancel(ids) => cancel(session, &ids).await,
-        args::Job::Retry(ids) => retry(session, &ids).await,
-        args::Job::Skip(ids) => skip(session, &ids).await,
-        args::Job::Redrive(ids) => dead_letters::redrive_jobs(session, &ids.ids).await,
-        args::Job::Discard(ids) => dead_letters::discard_jobs(session, &ids.ids).await,
-        args::Job::Abort(ids) => abort(session, &ids).await,
-        args::Job::RunNow(ids) => run_now(session, &ids).await,
+        args::Job::Cancel(ids) => each(session, &ids, |job| Change::Cancel { job }).await,
+        args::Job::Retry(ids) => each(session, &ids, |job| Change::Retry { job }).await,
+        args::Job::Skip(ids) => each(session, &ids, |job| Change::Skip { job }).await,
+        args::Job::Abort(ids) => each(session, &ids, |job| Change::Abort { job }).await,
+        args::Job::RunNow(ids) => each(session, &ids, |job| Change::RunNow { job }).await,
+        args::Job::Redrive(Ids { ids }) => {
+            session.apply(Change::RedriveJobs { ids }).await.map(drop)
+        }
+        args::Job::Discard(Ids { ids }) => {
+            session.apply(Change::DiscardJobs { ids }).await.map(drop)
+        }
         args::Job::Move(jobs) => move_jobs(session, &jobs).await,
     }
 }
@@ -181,194 +182,21 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
     }
 }
 
-async fn cancel(session: &Session, ids: &Ids) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection, id| {
-        let cancelled = session.operator.cancel(conn, id).await?;
-        let state = if cancelled == Cancelled::Requested { "requested" } else { "cancelled" };
-        let sentence = format!("job {id} is {cancelled}");
-        Ok((sentence, json!({"action": "cancel", "job": id, "state": state})))
-    };
-    each(session, ids, act).await
-}
-
-async fn retry(session: &Session, ids: &Ids) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection, id| {
-        let retried = session.operator.retry(conn, id).await?;
-        let next = match retried.dead_letter_of {
-            Some(_) => in_commands(&format!(" (redrive {id})"), None, None),
-            None => String::new(),
-        };
-        let sentence = format!("job {id} is {retried}{next}");
-        let data = json!({
-            "action": "retry", "job": id, "overtaken": retried.overtaken,
-            "dead_letter_of": retried.dead_letter_of,
-        });
-        Ok((sentence, data))
-    };
-    each(session, ids, act).await
-}
-
-async fn skip(session: &Session, ids: &Ids) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection, id| {
-        session.operator.skip(conn, id).await?;
-        let skipped = admin::Effect::Skipped { job: id };
-        Ok((skipped.to_string(), json!({"action": "skip", "job": id})))
-    };
-    each(session, ids, act).await
-}
-
-/// Aborts runs. It ends sessions, and a rollback does not undo that: a dry run only explains.
-async fn abort(session: &Session, ids: &Ids) -> Result<(), Failure> {
-    if session.dry_run {
-        for id in &ids.ids {
-            let explanation = session.client.explain_job(&session.pool, *id).await?;
-            let sentence = explanation.ok_or_else(|| no_such_job(*id))?.to_string();
-            let data = json!({"action": "abort", "job": id, "sentence": sentence});
-            session.tell(&Effect::new(sentence, 1, data))?;
-        }
-        return Ok(());
-    }
-    if ids.ids.len() > 1 && !session.yes {
-        ask(&format!("the runs of {} jobs end", ids.ids.len()))?;
-    }
-    let mut refused = Vec::new();
-    for id in &ids.ids {
-        let mut tx = session.begin().await?;
-        if let Err(error) = session.operator.abort(&mut *tx, *id).await {
-            refused.push((*id, Failure::from(error)));
-            continue;
-        }
-        tx.commit().await?;
-        let sentence = admin::Effect::Aborted { job: *id }.to_string();
-        session.tell(&Effect::new(sentence, 1, json!({"action": "abort", "job": id})))?;
-    }
-    let done = ids.ids.len() - refused.len();
-    refusals(session, done, refused)
-}
-
-async fn run_now(session: &Session, ids: &Ids) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection, id| {
-        session.operator.run_now(conn, id).await?;
-        let due = admin::Effect::DueNow { job: id };
-        Ok((due.to_string(), json!({"action": "run_now", "job": id})))
-    };
-    each(session, ids, act).await
+/// Makes a change of each of the jobs.
+async fn each(session: &Session, ids: &Ids, change: impl Fn(i64) -> Change) -> Result<(), Failure> {
+    let changes: Vec<_> = ids.ids.iter().map(|id| change(*id)).collect();
+    session.apply_all(&changes).await
 }
 
 /// Moves queued jobs to another queue.
 async fn move_jobs(session: &Session, jobs: &MoveJobs) -> Result<(), Failure> {
     let MoveJobs { ids, to } = jobs;
-    let doubt = pause::doubt(session, to).await?;
-    let stay = RefCell::new(Vec::new());
-    let act = async |conn: &mut PgConnection| {
-        let moved = session.operator.move_jobs(conn, ids, to).await?;
-        if moved.jobs.is_empty() {
-            return Err(Failure::NothingMatched(nothing_moved(to, &moved)));
-        }
-        let is_moved = |id: &i64| moved.jobs.iter().any(|moved| moved.job == *id);
-        *stay.borrow_mut() = ids.iter().copied().filter(|id| !is_moved(id)).collect();
-        let mut data = json::change("move", &moved)?;
-        data["to"] = to.as_str().into();
-        let warnings: Vec<_> =
-            stops::left(session, &moved).await?.into_iter().chain(doubt.clone()).collect();
-        let told = |ids: &str| {
-            let moved = format!("queue {to:?}: {moved}{ids}");
-            iter::once(moved).chain(warnings.iter().cloned()).collect::<Vec<_>>().join("; ")
-        };
-        // A preview has no ids of new jobs: they go with its transaction.
-        let mut without_ids = data.clone();
-        for moved in without_ids["jobs"].as_array_mut().into_iter().flatten() {
-            moved["new_job"] = Value::Null;
-        }
-        let new_id = match &*moved.jobs {
-            [one] => format!("; its id is {} now", one.new_job),
-            _ => String::new(),
-        };
-        let asks = moved.jobs.len() > 1 || !warnings.is_empty();
-        let preview = Some((told(""), without_ids));
-        Ok(Effect { sentence: told(&new_id), asks, data, preview })
-    };
-    session.change(act).await?;
-    let stays = |id| {
-        let why = "it is not queued, is there already, would be a duplicate, or is locked";
-        (id, Failure::Refused(format!("job {id} stays: {why}")))
-    };
-    let stay: Vec<i64> = stay.into_inner();
-    refusals(session, 1, stay.into_iter().map(stays).collect())
-}
-
-fn nothing_moved(to: &str, moved: &Moved) -> String {
-    match moved.duplicates {
-        0 => format!("no such job is queued, free, and not in queue {to:?} already"),
-        jobs => format!("{} would be duplicates in queue {to:?}", count(jobs, "job")),
-    }
-}
-
-fn count_of(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-/// Acts on each job in one transaction. A job that refuses does not keep the others from theirs.
-async fn each(
-    session: &Session,
-    ids: &Ids,
-    act: impl AsyncFn(&mut PgConnection, i64) -> Result<(String, Value), ControlError>,
-) -> Result<(), Failure> {
-    let [id] = *ids.ids else { return several(session, ids, act).await };
-    let one = async |conn: &mut PgConnection| {
-        let (sentence, data) = act(conn, id).await?;
-        Ok(Effect::new(sentence, 1, data))
-    };
-    session.change(one).await
-}
-
-async fn several(
-    session: &Session,
-    ids: &Ids,
-    act: impl AsyncFn(&mut PgConnection, i64) -> Result<(String, Value), ControlError>,
-) -> Result<(), Failure> {
-    let refused = RefCell::new(Vec::new());
-    let done = Cell::new(0);
-    let all = async |conn: &mut PgConnection| {
-        refused.borrow_mut().clear();
-        let (mut sentences, mut data) = (Vec::new(), Vec::new());
-        for id in &ids.ids {
-            match act(conn, *id).await {
-                Ok((sentence, record)) => {
-                    sentences.push(sentence);
-                    data.push(record);
-                }
-                Err(error @ ControlError::Database(_)) => return Err(error.into()),
-                Err(error) => refused.borrow_mut().push((*id, Failure::from(error))),
-            }
-        }
-        done.set(data.len());
-        if data.is_empty() {
-            // Told job by job.
-            return Err(Failure::NothingMatched(String::from("no job is changed")));
-        }
-        Ok(Effect::new(sentences.join("; "), count_of(data.len()), Value::Array(data)))
-    };
-    let changed = session.change(all).await;
-    let refused = refused.into_inner();
-    if done.get() == 0 && !refused.is_empty() {
-        return refusals(session, 0, refused);
-    }
-    changed?;
-    refusals(session, done.get(), refused)
-}
-
-/// Tells of jobs that refused. It is an error if others were changed; else the last one decides.
-fn refusals(session: &Session, done: usize, refused: Vec<(i64, Failure)>) -> Result<(), Failure> {
-    for (id, failure) in &refused {
-        output::failure(session.form, failure, Some(*id));
-    }
-    match refused.into_iter().last() {
-        None => Ok(()),
-        Some(_) if done > 0 => {
-            let partly = Failure::Error(String::from("not every job is changed"));
-            Err(Failure::Told(Box::new(partly)))
-        }
-        Some((_, last)) => Err(Failure::Told(Box::new(last))),
-    }
+    let effect = session.apply(Change::MoveJobs { ids: ids.clone(), to: to.clone() }).await?;
+    let moved = effect.result.get("jobs").and_then(Value::as_array).into_iter().flatten();
+    let moved: BTreeSet<_> = moved.filter_map(|moved| moved["job"].as_i64()).collect();
+    let stays = |id: &&i64| !moved.contains(id);
+    let why = "it is not queued, is there already, would be a duplicate, or is locked";
+    let stay = ids.iter().filter(stays);
+    let stay = stay.map(|id| (Some(*id), Failure::Refused(format!("job {id} stays: {why}"))));
+    session.refusals(1, stay.collect())
 }

@@ -9,7 +9,6 @@ mod enqueue;
 mod explain;
 mod groups;
 mod jobs;
-mod limit_key;
 mod log;
 pub(crate) mod maintain;
 pub(crate) mod metrics;
@@ -19,22 +18,21 @@ mod nodes;
 mod parked;
 mod pause;
 mod probe;
-mod purge;
 mod queues;
 mod receive;
 mod schedule;
 pub(crate) mod serve;
 pub(crate) mod sqs;
 mod sqs_key;
-mod stops;
 mod tail;
 
 use std::io::{Write, stdout};
 
 use clap::CommandFactory;
+use seriatim::admin::Change;
 use seriatim::shards::ShardId;
 
-use crate::args::{Cli, Command, Global, Serve, Served, Sqs};
+use crate::args::{Cli, Command, Global, GroupArgs, Serve, Served, Sqs};
 use crate::demo;
 use crate::failure::Failure;
 use crate::output::text::advise_for;
@@ -91,11 +89,14 @@ pub(crate) async fn run(
         Command::Lane(lane) => explain::lane(&session, &lane).await,
         Command::Explain { job } => explain::job(&session, job).await,
         Command::Job(job) => jobs::run(&session, job).await,
-        Command::LimitKey(limit_key) => limit_key::run(&session, &limit_key).await,
-        Command::Pause(pause) => pause::pause(&session, &pause).await,
-        Command::Resume(subject) => pause::resume(&session, &subject).await,
-        Command::Unhalt(group) => pause::unhalt(&session, &group).await,
-        Command::Park(group) => parked::park(&session, &group).await,
+        Command::SetGroupPolicy(set) => session.apply(set.into()).await.map(drop),
+        Command::SetKeyLimit(set) => session.apply(set.into()).await.map(drop),
+        Command::Pause(pause) => pause::pause(&session, pause).await,
+        Command::Resume(subject) => pause::resume(&session, subject).await,
+        Command::Unhalt(GroupArgs { queue, group }) => {
+            session.apply(Change::Unhalt { queue, group }).await.map(drop)
+        }
+        Command::Park(group) => parked::park(&session, group).await,
         Command::Parked(parked) => parked::run(&session, parked).await,
         Command::DeadLetters(letters) => dead_letters::list(&session, &letters).await,
         Command::Redrive(letters) => dead_letters::redrive(&session, &letters).await,
@@ -103,7 +104,7 @@ pub(crate) async fn run(
         Command::MoveTask(task) => move_task::run(&session, task).await,
         Command::Schedule(schedule) => schedule::run(&session, schedule).await,
         Command::Batch(batch) => batch::run(&session, batch).await,
-        Command::Purge(purge) => purge::run(&session, &purge).await,
+        Command::Purge(purge) => session.apply(purge.into()).await.map(drop),
         Command::Configure(configure) => configure::run(&session, configure).await,
         Command::Enqueue(enqueue) => enqueue::run(&session, enqueue).await,
         Command::Receive(receive) => receive::receive(&session, receive).await,

@@ -1,21 +1,22 @@
 //! `seriatim nodes`: the processors, and what to do about one that is gone.
 
+use seriatim::admin::Change;
 use seriatim::explain::ProcessorInfo;
-use sqlx::PgConnection;
 
 use crate::args::Nodes;
-use crate::change::Effect;
 use crate::failure::Failure;
+use crate::output::json_line;
 use crate::output::table::Table;
 use crate::output::text::since;
-use crate::output::{json, json_line};
 use crate::session::Session;
 
 /// Lists the processors, or releases a node.
 pub(crate) async fn run(session: &Session, command: Option<Nodes>) -> Result<(), Failure> {
     match command {
         None | Some(Nodes::List) => list(session).await,
-        Some(Nodes::Release { node }) => release(session, &node).await,
+        Some(Nodes::Release { node }) => {
+            session.apply(Change::ReleaseNode { node }).await.map(drop)
+        }
     }
 }
 
@@ -42,21 +43,4 @@ async fn list(session: &Session) -> Result<(), Failure> {
         ]);
     }
     table.print()
-}
-
-async fn release(session: &Session, node: &str) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection| {
-        let released = session.operator.release_node(conn, node).await?;
-        let (groups, jobs) = (released.groups, released.jobs);
-        if groups + jobs == 0 {
-            let message =
-                format!("no processor of node {node:?} has a claim that could be released");
-            return Err(Failure::NothingMatched(message));
-        }
-        let sentence = format!("node {node:?}: {released}");
-        let mut data = json::change("release_node", &released)?;
-        data["node"] = node.into();
-        Ok(Effect::new(sentence, groups + jobs, data))
-    };
-    session.change(act).await
 }

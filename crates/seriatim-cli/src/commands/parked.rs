@@ -1,24 +1,24 @@
 //! `seriatim parked`: jobs that stepped aside with one that failed.
 
-use serde_json::json;
-use seriatim::{ControlError, admin};
-use sqlx::PgConnection;
+use seriatim::admin::Change;
 
 use crate::args::{GroupArgs, Parked, ParkedUnits};
-use crate::change::Effect;
-use crate::commands::dead_letters::redriven;
 use crate::failure::Failure;
 use crate::output::json_line;
 use crate::output::table::Table;
-use crate::output::text::{clock, count, program, shell};
+use crate::output::text::{clock, program, shell};
 use crate::session::Session;
 
 /// Runs a command about parked jobs.
 pub(crate) async fn run(session: &Session, parked: Parked) -> Result<(), Failure> {
     match parked {
         Parked::List { queue } => list(session, &queue).await,
-        Parked::Redrive(units) => redrive(session, &units).await,
-        Parked::Discard(units) => discard(session, &units).await,
+        Parked::Redrive(ParkedUnits { queue, group, job }) => {
+            session.apply(Change::RedriveParked { queue, group, job }).await.map(drop)
+        }
+        Parked::Discard(ParkedUnits { queue, group, job }) => {
+            session.apply(Change::DiscardParked { queue, group, job }).await.map(drop)
+        }
     }
 }
 
@@ -44,26 +44,14 @@ async fn list(session: &Session, queue: &str) -> Result<(), Failure> {
 }
 
 /// Parks a group by hand.
-pub(crate) async fn park(session: &Session, group: &GroupArgs) -> Result<(), Failure> {
+pub(crate) async fn park(session: &Session, group: GroupArgs) -> Result<(), Failure> {
     let GroupArgs { queue, group } = group;
-    let act = async |conn: &mut PgConnection| {
-        let overview = session.client.group(&mut *conn, queue, group).await?;
-        let (depth, halted_by) =
-            overview.map_or((1, None), |overview| (overview.depth.count, overview.halted_by));
-        let job = match session.operator.park_group(conn, queue, group).await {
-            Err(error @ ControlError::NothingWaits { .. }) => {
-                // It may be halted, and empty.
-                let halted = halted_by.map(|job| nothing_to_park(queue, group, job));
-                return Err(halted.unwrap_or_else(|| error.into()));
-            }
-            parked => parked?,
-        };
-        let parked = admin::Effect::Parked { queue, group, job };
-        let sentence = format!("{parked} ({} in all)", count(depth, "unfinished job"));
-        let data = json!({"action": "park", "queue": queue, "group": group, "job": job});
-        Ok(Effect::new(sentence, depth, data))
-    };
-    session.change(act).await
+    let parked = session.apply(Change::Park { queue: queue.clone(), group: group.clone() }).await;
+    let Err(failure @ Failure::NothingMatched(_)) = parked else { return parked.map(drop) };
+    // It may be halted, and empty.
+    let overview = session.client.group(&mut *session.read().await?, &queue, &group).await?;
+    let halted_by = overview.and_then(|overview| overview.halted_by);
+    Err(halted_by.map_or(failure, |job| nothing_to_park(&queue, &group, job)))
 }
 
 /// Returns what helps against the halt of a group that has nothing to park.
@@ -74,26 +62,4 @@ fn nothing_to_park(queue: &str, group: &str, job: i64) -> Failure {
          `{program} job retry {job}` runs that again, `{program} job skip {job}` or `{program} unhalt \
          {shell_queue} {shell_group}` ends the halt"
     ))
-}
-
-async fn redrive(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
-    let ParkedUnits { queue, group, job } = units;
-    let act = async |conn: &mut PgConnection| {
-        let done = session.operator.redrive_parked(conn, queue, group, *job).await?;
-        Ok(redriven(queue, done))
-    };
-    session.change(act).await
-}
-
-async fn discard(session: &Session, units: &ParkedUnits) -> Result<(), Failure> {
-    let ParkedUnits { queue, group, job } = units;
-    let act = async |conn: &mut PgConnection| -> Result<Effect, Failure> {
-        let jobs: Result<u64, ControlError> =
-            session.operator.discard_parked(conn, queue, group, *job).await;
-        let jobs = jobs?;
-        let sentence = admin::Effect::ParkedDiscarded { queue, group, jobs }.to_string();
-        let data = json!({"action": "discard", "queue": queue, "group": group, "jobs": jobs});
-        Ok(Effect::new(sentence, jobs, data))
-    };
-    session.change(act).await
 }

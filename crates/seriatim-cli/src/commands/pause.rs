@@ -1,68 +1,23 @@
-//! `seriatim pause`, `resume` and `unhalt`.
+//! `seriatim pause` and `resume`.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
-use seriatim::admin;
-use sqlx::PgConnection;
+use seriatim::admin::Change;
 
-use crate::args::{GroupArgs, Pause, Subject};
-use crate::change::Effect;
+use crate::args::{Pause, Subject};
 use crate::failure::Failure;
 use crate::output::text::{program, shell};
 use crate::session::Session;
 
-/// How many queues a list has at most.
-const LISTED: usize = 1_000;
-
 /// Pauses a queue or a group.
-pub(crate) async fn pause(session: &Session, pause: &Pause) -> Result<(), Failure> {
-    let Pause { subject, lasts } = pause;
-    let Subject { queue, group } = subject;
-    let operator = &session.operator;
-    let doubt = doubt(session, queue).await?;
+pub(crate) async fn pause(session: &Session, pause: Pause) -> Result<(), Failure> {
+    let Pause { subject: Subject { queue, group }, lasts } = pause;
     let until = match lasts {
-        Some(lasts) => Some(end_of(session, *lasts).await?),
+        Some(lasts) => Some(end_of(session, lasts).await?),
         None => None,
     };
-    let act = async |conn: &mut PgConnection| {
-        match (group, until) {
-            (Some(group), Some(until)) => {
-                operator.pause_group_until(conn, queue, group, until).await?;
-            }
-            (Some(group), None) => operator.pause_group(conn, queue, group).await?,
-            (None, Some(until)) => operator.pause_queue_until(conn, queue, until).await?,
-            (None, None) => operator.pause_queue(conn, queue).await?,
-        }
-        let (queue, group) = (&**queue, group.as_deref());
-        let mut sentence = admin::Effect::Paused { queue, group, until }.to_string();
-        if let Some(doubt) = &doubt {
-            sentence = format!("{sentence}; {doubt}");
-        }
-        let data = json!({"action": "pause", "queue": queue, "group": group, "until": until});
-        Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
-    };
-    session.change(act).await
-}
-
-/// Returns a doubt about a queue that nobody names.
-pub(crate) async fn doubt(session: &Session, queue: &str) -> Result<Option<String>, Failure> {
-    let doubt =
-        || format!("no job, setting or living processor names queue {queue:?}: is it mistyped?");
-    Ok((!is_known(session, queue).await?).then(doubt))
-}
-
-/// Returns whether a job, a setting or a living processor names the queue. With more queues than a
-/// list can have, every name counts as known.
-async fn is_known(session: &Session, queue: &str) -> Result<bool, Failure> {
-    let queues = session.client.queues(&mut *session.read().await?).await?;
-    if queues.len() >= LISTED || queues.iter().any(|overview| overview.queue == queue) {
-        return Ok(true);
-    }
-    let processors = session.client.processors(&mut *session.read().await?).await?;
-    let mut served = processors.iter().filter_map(|processor| processor.queues.as_ref());
-    Ok(served.any(|queues| queues.iter().any(|served| served == queue)))
+    session.apply(Change::Pause { queue, group, until }).await.map(drop)
 }
 
 /// Returns when a pause or a rest of this length ends, by the database's clock.
@@ -74,22 +29,14 @@ pub(crate) async fn end_of(session: &Session, lasts: Duration) -> Result<DateTim
 }
 
 /// Ends the pause of a queue or a group.
-pub(crate) async fn resume(session: &Session, subject: &Subject) -> Result<(), Failure> {
+pub(crate) async fn resume(session: &Session, subject: Subject) -> Result<(), Failure> {
     let Subject { queue, group } = subject;
-    let operator = &session.operator;
-    let act = async |conn: &mut PgConnection| {
-        match group {
-            Some(group) => operator.unpause_group(conn, queue, group).await?,
-            None => operator.unpause_queue(conn, queue).await?,
-        }
-        let resumed = admin::Effect::Resumed { queue, group: group.as_deref() };
-        Ok(effect(&resumed, subject, "resume"))
-    };
-    match (session.change(act).await, group) {
+    let resumed = session.apply(Change::Resume { queue: queue.clone(), group: group.clone() });
+    match (resumed.await, group) {
         (Err(failure @ Failure::NothingMatched(_)), Some(group)) => {
-            Err(halted(session, queue, group).await?.unwrap_or(failure))
+            Err(halted(session, &queue, &group).await?.unwrap_or(failure))
         }
-        (done, _) => done,
+        (done, _) => done.map(drop),
     }
 }
 
@@ -103,21 +50,4 @@ async fn halted(session: &Session, queue: &str, group: &str) -> Result<Option<Fa
          again, `{program} job skip {job}` gives it up, `{program} unhalt {queue} {group}` goes on \
          behind it"
     ))))
-}
-
-/// Ends the halt of a group.
-pub(crate) async fn unhalt(session: &Session, group: &GroupArgs) -> Result<(), Failure> {
-    let GroupArgs { queue, group } = group;
-    let subject = Subject { queue: queue.clone(), group: Some(group.clone()) };
-    let act = async |conn: &mut PgConnection| {
-        session.operator.unhalt_group(conn, queue, group).await?;
-        Ok(effect(&admin::Effect::Unhalted { queue, group }, &subject, "unhalt"))
-    };
-    session.change(act).await
-}
-
-fn effect(effect: &admin::Effect<'_>, subject: &Subject, action: &str) -> Effect {
-    let Subject { queue, group } = subject;
-    let data = json!({"action": action, "queue": queue, "group": group});
-    Effect::new(effect.to_string(), 0, data)
 }

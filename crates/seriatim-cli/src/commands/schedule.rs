@@ -3,14 +3,13 @@
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use serde_json::value::RawValue;
-use seriatim::admin::{self, StoredSchedule};
+use seriatim::admin::{Change, StoredSchedule};
 use seriatim::{ControlError, Schedule};
 use sqlx::PgConnection;
 
 use crate::args::{self, SetSchedule};
 use crate::change::Effect;
 use crate::commands::enqueue::read;
-use crate::commands::pause::doubt;
 use crate::failure::Failure;
 use crate::output::table::Table;
 use crate::output::text::{clock, program, shell};
@@ -23,65 +22,30 @@ pub(crate) async fn run(session: &Session, schedule: args::Schedule) -> Result<(
         args::Schedule::List => list(session).await,
         args::Schedule::Next { name, n } => next(session, &name, n).await,
         args::Schedule::Set(set) => self::set(session, &set).await,
-        args::Schedule::Pause { name } => {
-            let operator = &session.operator;
-            let act = async |conn: &mut PgConnection| operator.pause_schedule(conn, &name).await;
-            let effect = admin::Effect::SchedulePaused { schedule: &name };
-            change(session, &name, "pause_schedule", effect, act).await
+        args::Schedule::Pause { name: schedule } => {
+            session.apply(Change::PauseSchedule { schedule }).await.map(drop)
         }
-        args::Schedule::Resume { name } => {
-            let operator = &session.operator;
-            let act = async |conn: &mut PgConnection| operator.resume_schedule(conn, &name).await;
-            let effect = admin::Effect::ScheduleResumed { schedule: &name };
-            change(session, &name, "resume_schedule", effect, act).await
+        args::Schedule::Resume { name: schedule } => {
+            session.apply(Change::ResumeSchedule { schedule }).await.map(drop)
         }
-        args::Schedule::Remove { name } => {
-            let operator = &session.operator;
-            let act = async |conn: &mut PgConnection| operator.remove_schedule(conn, &name).await;
-            let effect = admin::Effect::ScheduleRemoved { schedule: &name };
-            change(session, &name, "remove_schedule", effect, act).await
+        args::Schedule::Remove { name: schedule } => {
+            session.apply(Change::RemoveSchedule { schedule }).await.map(drop)
         }
-        args::Schedule::Run { name } => fire(session, &name).await,
+        args::Schedule::Fire { name: schedule } => {
+            session.apply(Change::FireSchedule { schedule }).await.map(drop)
+        }
     }
-}
-
-async fn change(
-    session: &Session,
-    name: &str,
-    action: &str,
-    effect: admin::Effect<'_>,
-    act: impl AsyncFn(&mut PgConnection) -> Result<(), ControlError>,
-) -> Result<(), Failure> {
-    let data = json!({"action": action, "schedule": name});
-    let act = async |conn: &mut PgConnection| {
-        act(conn).await?;
-        Ok(Effect::new(effect.to_string(), 0, data.clone()))
-    };
-    session.change(act).await
-}
-
-async fn fire(session: &Session, name: &str) -> Result<(), Failure> {
-    let act = async |conn: &mut PgConnection| {
-        let job = session.operator.fire_schedule(conn, name).await?;
-        let data =
-            |job: Option<i64>| json!({"action": "fire_schedule", "schedule": name, "job": job});
-        let made = |job| admin::Effect::ScheduleFired { schedule: name, job }.to_string();
-        let (sentence, preview) = (made(Some(job)), made(None));
-        let preview = Some((preview, data(None)));
-        Ok(Effect { sentence, asks: false, data: data(Some(job)), preview })
-    };
-    session.change(act).await
 }
 
 async fn set(session: &Session, set: &SetSchedule) -> Result<(), Failure> {
     let data = read(&set.job.data)?;
-    let doubt = doubt(session, &set.job.queue).await?;
+    let doubt = session.client.doubt_about(&mut *session.read().await?, &set.job.queue).await?;
     let doubts = doubt.as_ref().map(|doubt| format!("; {doubt}")).unwrap_or_default();
     let act = async |conn: &mut PgConnection| {
         let schedule = schedule(set, &data)?;
         session.operator.set_schedule(conn, schedule).await?;
         let stored = find(conn, session, &set.name).await?;
-        let sentence = format!("{}{doubts}", admin::Effect::ScheduleSet { schedule: &stored });
+        let sentence = format!("{stored}{doubts}");
         let data = json::change("set_schedule", &stored)?;
         Ok(Effect { sentence, asks: doubt.is_some(), data, preview: None })
     };

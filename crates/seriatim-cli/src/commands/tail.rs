@@ -9,7 +9,6 @@ use seriatim::JobStatus;
 use tokio::time::sleep;
 
 use crate::args::Tail;
-use crate::commands::pause::doubt;
 use crate::failure::Failure;
 use crate::output::text::{clock, in_words, since, visible};
 use crate::output::{json_line, line, remark};
@@ -63,7 +62,8 @@ struct Seen {
 /// Follows a queue until it is interrupted.
 pub(crate) async fn run(session: &Session, tail: &Tail) -> Result<(), Failure> {
     let began = session.now().await?;
-    if let Some(doubt) = doubt(session, &tail.queue).await? {
+    let doubt = session.client.doubt_about(&mut *session.read().await?, &tail.queue).await?;
+    if let Some(doubt) = doubt {
         remark(session.form, &doubt);
     }
     let mut seen = Seen { running: HashMap::new(), ended: HashMap::new() };

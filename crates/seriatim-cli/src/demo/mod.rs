@@ -39,7 +39,7 @@ const TRY: [&str; 13] = [
     "lane orders customer-11       # a transaction was left open: its session is named",
     "groups webhooks --state paused # one by ann, and sometimes one by its own job, after a 429",
     "schedule list                 # a report each night",
-    "schedule run 'close the day'  # one now: its progress is on the page, and in tail reports",
+    "schedule fire 'close the day'  # one now: its progress is on the page, and in tail reports",
     "groups imports --state gated  # accounts of a tenant that has its two slots",
     "batch list                    # each tenant's documents: a summary when all are in",
     "tail orders",

@@ -118,16 +118,17 @@ pub(crate) fn in_commands(sentence: &str, queue: Option<&str>, group: Option<&st
         format!("{setting} with `{program} configure {queue} --{flag} {value}`")
     };
     let calls = [
-        ("unpause_group", format!("`{program} resume {queue} {group}`")),
-        ("unpause_queue", format!("`{program} resume {queue}`")),
+        ("resume_group", format!("`{program} resume {queue} {group}`")),
+        ("resume_queue", format!("`{program} resume {queue}`")),
         ("unhalt_group", format!("`{program} unhalt {queue} {group}`")),
         ("redrive_parked", format!("`{program} parked redrive {queue} {group}`")),
         ("discard_parked", format!("`{program} parked discard {queue} {group}`")),
         ("in_flight_limit with configure_queue", limit("in_flight_limit", "JOBS")),
         ("limit_per_key with configure_queue", limit("limit_per_key", "GROUPS")),
-        ("limit_key", format!("`{program} limit-key {queue} KEY GROUPS`")),
+        ("set_key_limit", format!("`{program} set-key-limit {queue} KEY GROUPS`")),
         ("rate with configure_queue", limit("rate", "STARTS/s")),
         ("group_spacing with configure_queue", limit("group_spacing", "TIME")),
+        ("run_move_tasks", format!("`{program} move-task run`")),
         ("cancel_move_task", format!("`{program} move-task cancel TASK`")),
         (", or raise the limit with Client::data_limit", String::new()),
     ];
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(
             explained(
                 "Job 1 of group \"run_now\" failed: retry job 7.",
-                "Call unpause_group to let the group go on."
+                "Call resume_group to let the group go on."
             ),
             "Job 1 of group \"run_now\" failed: retry job 7. \
              Run `seriatim resume q 'two words'` to let the group go on."

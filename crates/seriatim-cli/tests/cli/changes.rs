@@ -107,11 +107,17 @@ async fn settings_are_shown_and_changed() {
     cli.ends(USAGE, &["configure", "orders", "--in-flight-limit", "0"]).await;
     let rate = ["configure", "orders", "--rate", "600/min", "--rate-burst", "5"];
     let said = cli.ends(DONE, &[&rate[..], &["--group-spacing", "200ms"]].concat()).await.out;
-    assert!(said.contains("rate 600 a minute, 5 at once, group spacing 200 ms"), "{said}");
+    assert!(
+        said.contains("rate 600 a minute, 5 at once (was none), group spacing 200 ms (was none)"),
+        "{said}"
+    );
     let queues = cli.ends(DONE, &["queues"]).await.out;
     assert!(queues.contains("starts 600 a minute at most"), "{queues}");
     let reset = cli.ends(DONE, &["configure", "orders", "--rate", "default"]).await.out;
-    assert!(reset.contains("rate none, group spacing 200 ms"), "{reset}");
+    assert!(
+        reset.ends_with("queue \"orders\": rate none (was 600 a minute, 5 at once)\n"),
+        "{reset}"
+    );
     let keys = ["configure", "orders", "--limit-per-key"];
     assert_eq!(cli.json(&[&keys[..], &["2"]].concat()).await[0]["limit_per_key"], 2);
     let queues = cli.ends(DONE, &["queues"]).await.out;
@@ -119,7 +125,7 @@ async fn settings_are_shown_and_changed() {
     let reset = cli.json(&[&keys[..], &["default"]].concat()).await;
     assert_eq!(reset[0]["limit_per_key"], Value::Null);
     cli.ends(USAGE, &[&keys[..], &["0"]].concat()).await;
-    let own = ["limit-key", "orders", "tenant-7"];
+    let own = ["set-key-limit", "orders", "tenant-7"];
     let said = cli.ends(DONE, &[&own[..], &["20", "--dry-run"]].concat()).await.out;
     assert!(said.contains("tenant-7\" of queue \"orders\" has its own limit: 20 groups"), "{said}");
     let none = cli.json(&["configure", "orders"]).await[0]["key_limits"].clone();

@@ -57,7 +57,7 @@ async fn the_faults_of_the_demo_are_mended_by_commands() {
     does(&["job", "abort", &job]).await;
     says(&lane, NOTHING, "has no unfinished job").await;
     // A report that shows how far it is, and makes itself each night. The first one may be over.
-    does(&["schedule", "run", "close the day"]).await;
+    does(&["schedule", "fire", "close the day"]).await;
     says(&["lane", "reports", "the shop"], DONE, "of 20").await;
     says(&["schedule", "list"], DONE, "0 3 * * * in Europe/Berlin").await;
     // A server that answered 429: its group rests for a while.

@@ -31,3 +31,4 @@ mod support;
 mod tail;
 mod terminal;
 mod usage;
+mod verbs;

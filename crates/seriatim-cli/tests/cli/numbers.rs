@@ -82,7 +82,7 @@ async fn numbers_keep_their_digits_through_every_door() {
     let every =
         ["schedule", "set", "s", "--every", "1d", "--queue", "fired", "--data", given, "--yes"];
     cli.ends(DONE, &every).await;
-    let fired = cli.json(&["schedule", "run", "s"]).await[0]["job"].as_i64().unwrap();
+    let fired = cli.json(&["schedule", "fire", "s"]).await[0]["job"].as_i64().unwrap();
     stored(fired).await;
 
     let page = ["serve", "--listen", "127.0.0.1:0", "--auth", "none", "--show-data", "--json"];

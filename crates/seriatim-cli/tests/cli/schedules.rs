@@ -40,7 +40,7 @@ async fn a_schedule_is_set_listed_paused_run_and_removed() {
     let next = cli.ends(DONE, &["schedule", "next", "nightly"]).await;
     assert_eq!(next.out.lines().count(), 5);
     assert!(next.err.contains("`seriatim schedule resume nightly` ends that"), "{}", next.err);
-    let ran = cli.json(&["schedule", "run", "nightly"]).await;
+    let ran = cli.json(&["schedule", "fire", "nightly"]).await;
     let job = cli.client.job(cli.database.pool(), ran[0]["job"].as_i64().unwrap()).await.unwrap();
     assert_eq!(job.unwrap().group.as_deref(), Some("customer-7"));
     cli.ends(DONE, &["schedule", "resume", "nightly"]).await;

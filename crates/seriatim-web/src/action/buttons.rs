@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 use seriatim::JobStatus;
-use seriatim::admin::{Batch, GroupOverview, GroupState, MoveTask, MoveTaskStatus, StoredSchedule};
+use seriatim::admin::{
+    Batch, Change, GroupOverview, GroupState, MoveTask, MoveTaskStatus, NewMoveTask, StoredSchedule,
+};
 
-use crate::action::{Action, SetSchedule, StartMoveTask};
+use crate::action::{Action, PageAction, SetSchedule};
 use crate::app::App;
 use crate::config::Access;
 use crate::data::{JobView, Lane, LetterFilter, SoFar};
@@ -52,13 +54,14 @@ pub(crate) fn attribute(json: &Value) -> String {
 
 /// Returns the key that presses the button of an action; empty: none.
 fn key(action: &Action) -> &'static str {
-    match action {
-        Action::Retry { .. } | Action::Unhalt { .. } => "r",
-        Action::Skip { .. } => "s",
-        Action::Cancel { .. } => "x",
-        Action::Pause { .. } | Action::Resume { .. } => "p",
-        Action::Park { .. } => "a",
-        Action::Redrive { .. } | Action::RedriveParked { .. } | Action::RedriveJobs { .. } => "d",
+    let Action::Change(change) = action else { return "" };
+    match change {
+        Change::Retry { .. } | Change::Unhalt { .. } => "r",
+        Change::Skip { .. } => "s",
+        Change::Cancel { .. } => "x",
+        Change::Pause { .. } | Change::Resume { .. } => "p",
+        Change::Park { .. } => "a",
+        Change::Redrive { .. } | Change::RedriveParked { .. } | Change::RedriveJobs { .. } => "d",
         _ => "",
     }
 }
@@ -67,14 +70,15 @@ fn key(action: &Action) -> &'static str {
 fn is_grave(action: &Action) -> bool {
     matches!(
         action,
-        Action::Cancel { .. }
-            | Action::Abort { .. }
-            | Action::Purge { .. }
-            | Action::PurgeEverything { .. }
-            | Action::DiscardParked { .. }
-            | Action::DiscardJobs { .. }
-            | Action::DiscardMatching { .. }
-            | Action::RemoveSchedule { .. }
+        Action::Change(
+            Change::Cancel { .. }
+                | Change::Abort { .. }
+                | Change::Purge { .. }
+                | Change::PurgeEverything { .. }
+                | Change::DiscardParked { .. }
+                | Change::DiscardJobs { .. }
+                | Change::RemoveSchedule { .. }
+        ) | Action::Page(PageAction::DiscardMatching { .. })
     )
 }
 
@@ -90,20 +94,21 @@ impl<'a> Buttons<'a> {
         Self { app, access, made: Vec::new() }
     }
 
-    fn add(&mut self, action: &Action) {
+    fn add(&mut self, action: impl Into<Action>) {
+        let action = action.into();
         if self.access < action.needs() || self.app.config.read_only {
             return;
         }
         let label = action.label();
-        let mut json = serde_json::to_value(action).unwrap_or_default();
+        let mut json = serde_json::to_value(&action).unwrap_or_default();
         if let Some(json) = json.as_object_mut() {
             json.retain(|_, value| !value.is_null());
         }
         self.made.push(Button {
             label,
-            key: key(action),
+            key: key(&action),
             action: json,
-            grave: is_grave(action),
+            grave: is_grave(&action),
             picks: label.ends_with("picked"),
         });
     }
@@ -111,35 +116,35 @@ impl<'a> Buttons<'a> {
     /// Adds what can be done about a dead letter that waits: a skip is refused, as it failed for
     /// good already.
     fn dead_letter(&mut self, job: i64) {
-        self.add(&Action::RedriveJobs { jobs: vec![job] });
-        self.add(&Action::DiscardJobs { jobs: vec![job] });
+        self.add(Change::RedriveJobs { ids: vec![job] });
+        self.add(Change::DiscardJobs { ids: vec![job] });
     }
 
     /// Adds what can be done about a job.
     pub(crate) fn job(mut self, job: &JobView, parked_with_it: bool, halts_group: bool) -> Self {
         match job.status {
             JobStatus::Failed | JobStatus::Cancelled if !parked_with_it => {
-                self.add(&Action::Retry { job: job.id });
+                self.add(Change::Retry { job: job.id });
                 if halts_group {
-                    self.add(&Action::Skip { job: job.id });
+                    self.add(Change::Skip { job: job.id });
                 }
             }
             JobStatus::Queued => {
                 if job.is_delayed() {
-                    self.add(&Action::RunNow { job: job.id });
+                    self.add(Change::RunNow { job: job.id });
                 }
                 if job.moved_from.is_some() {
                     self.dead_letter(job.id);
                 } else {
-                    self.add(&Action::Skip { job: job.id });
-                    self.add(&Action::Cancel { job: job.id });
+                    self.add(Change::Skip { job: job.id });
+                    self.add(Change::Cancel { job: job.id });
                 }
             }
             JobStatus::Started => {
-                self.add(&Action::Cancel { job: job.id });
-                self.add(&Action::Abort { job: job.id });
+                self.add(Change::Cancel { job: job.id });
+                self.add(Change::Abort { job: job.id });
             }
-            JobStatus::Parked => self.add(&Action::Cancel { job: job.id }),
+            JobStatus::Parked => self.add(Change::Cancel { job: job.id }),
             _ => {}
         }
         self
@@ -164,13 +169,13 @@ impl<'a> Buttons<'a> {
         ];
         if overview.depth.count > 0 && waits.contains(&overview.state) {
             let (queue, group) = of();
-            self.add(&Action::Park { queue, group });
+            self.add(Change::Park { queue, group });
         }
         if overview.parked.count > 0 {
             let (queue, group) = of();
-            self.add(&Action::RedriveParked { queue, group, job: None });
+            self.add(Change::RedriveParked { queue, group, job: None });
             let (queue, group) = of();
-            self.add(&Action::DiscardParked { queue, group, job: None });
+            self.add(Change::DiscardParked { queue, group, job: None });
         }
         self.pause(queue, Some(&overview.group), paused);
         if overview.depth.count > 0 {
@@ -183,16 +188,16 @@ impl<'a> Buttons<'a> {
     fn head(&mut self, queue: &str, overview: &GroupOverview, next: &[JobView]) {
         match (overview.state, overview.halted_by, overview.head) {
             (GroupState::Halted, Some(job), _) => {
-                self.add(&Action::Retry { job });
-                self.add(&Action::Skip { job });
+                self.add(Change::Retry { job });
+                self.add(Change::Skip { job });
             }
             (GroupState::Halted, None, _) => {
                 let (queue, group) = (queue.to_owned(), overview.group.clone());
-                self.add(&Action::Unhalt { queue, group });
+                self.add(Change::Unhalt { queue, group });
             }
             (GroupState::Running | GroupState::Lapsed, _, Some(head)) => {
-                self.add(&Action::Cancel { job: head });
-                self.add(&Action::Abort { job: head });
+                self.add(Change::Cancel { job: head });
+                self.add(Change::Abort { job: head });
             }
             (
                 state @ (GroupState::Ready
@@ -203,14 +208,14 @@ impl<'a> Buttons<'a> {
                 Some(head),
             ) => {
                 if state == GroupState::Delayed {
-                    self.add(&Action::RunNow { job: head });
+                    self.add(Change::RunNow { job: head });
                 }
                 let mut next = next.iter().filter(|job| job.id == head);
                 if next.any(|head| head.moved_from.is_some()) {
                     self.dead_letter(head);
                 } else {
-                    self.add(&Action::Skip { job: head });
-                    self.add(&Action::Cancel { job: head });
+                    self.add(Change::Skip { job: head });
+                    self.add(Change::Cancel { job: head });
                 }
             }
             _ => {}
@@ -229,22 +234,22 @@ impl<'a> Buttons<'a> {
     fn pause(&mut self, queue: &str, group: Option<&str>, paused: bool) {
         let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
         if paused {
-            self.add(&Action::Resume { queue, group });
+            self.add(Change::Resume { queue, group });
         } else {
-            self.add(&Action::Pause { queue, group, until: None });
+            self.add(Change::Pause { queue, group, until: None });
         }
     }
 
     fn purge(&mut self, queue: &str, group: Option<&str>) {
         let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
-        self.add(&Action::Purge { queue, group });
+        self.add(Change::Purge { queue, group });
     }
 
     /// Adds what can be done about a queue.
     pub(crate) fn queue(mut self, queue: &str, paused: bool, failed: bool, queued: bool) -> Self {
         self.pause(queue, None, paused);
         if failed {
-            self.add(&Action::Redrive { queue: queue.to_owned(), limit: None });
+            self.add(Change::Redrive { queue: queue.to_owned(), limit: None });
         }
         if queued {
             self.purge(queue, None);
@@ -254,13 +259,13 @@ impl<'a> Buttons<'a> {
 
     /// Adds the purge of all that a queue has, for its own page alone.
     pub(crate) fn purge_everything(mut self, queue: &str) -> Self {
-        self.add(&Action::PurgeEverything { queue: queue.to_owned() });
+        self.add(Change::PurgeEverything { queue: queue.to_owned() });
         self
     }
 
     /// Adds what can be done about a node that seems to be gone.
     pub(crate) fn node(mut self, node: &str) -> Self {
-        self.add(&Action::ReleaseNode { node: node.to_owned() });
+        self.add(Change::ReleaseNode { node: node.to_owned() });
         self
     }
 
@@ -268,25 +273,24 @@ impl<'a> Buttons<'a> {
     /// has.
     pub(crate) fn failed(mut self, filter: &LetterFilter) -> Self {
         let matching = || filter.clone();
-        self.add(&Action::RedriveJobs { jobs: Vec::new() });
-        self.add(&Action::DiscardJobs { jobs: Vec::new() });
-        self.add(&Action::RedriveMatching { matching: matching(), so_far: SoFar::default() });
-        self.add(&Action::DiscardMatching { matching: matching(), so_far: SoFar::default() });
+        self.add(Change::RedriveJobs { ids: Vec::new() });
+        self.add(Change::DiscardJobs { ids: Vec::new() });
+        self.add(PageAction::RedriveMatching { matching: matching(), so_far: SoFar::default() });
+        self.add(PageAction::DiscardMatching { matching: matching(), so_far: SoFar::default() });
         self
     }
 
     /// Adds the start of a move task from a queue.
     pub(crate) fn start_move_task(mut self, queue: &str) -> Self {
-        let start = StartMoveTask { queue: queue.to_owned(), ..StartMoveTask::default() };
-        self.add(&Action::StartMoveTask(start));
+        let start = NewMoveTask::new(queue);
+        self.add(Change::StartMoveTask(start));
         self
     }
 
     /// Adds what can be done about a move task.
     pub(crate) fn move_task(mut self, task: &MoveTask) -> Self {
         if task.status == MoveTaskStatus::Running {
-            let (queue, task) = (task.from_queue.clone(), task.id);
-            self.add(&Action::CancelMoveTask { queue, task });
+            self.add(Change::CancelMoveTask { task: task.id });
         }
         self
     }
@@ -294,26 +298,26 @@ impl<'a> Buttons<'a> {
     /// Adds what can be done about a schedule.
     pub(crate) fn schedule(mut self, schedule: &StoredSchedule) -> Self {
         let name = || schedule.name.clone();
-        self.add(&Action::FireSchedule { schedule: name() });
-        self.add(&if schedule.paused_at.is_some() {
-            Action::ResumeSchedule { schedule: name() }
+        self.add(Change::FireSchedule { schedule: name() });
+        self.add(if schedule.paused_at.is_some() {
+            Change::ResumeSchedule { schedule: name() }
         } else {
-            Action::PauseSchedule { schedule: name() }
+            Change::PauseSchedule { schedule: name() }
         });
-        self.add(&Action::RemoveSchedule { schedule: name() });
+        self.add(Change::RemoveSchedule { schedule: name() });
         self
     }
 
     /// Adds the making of a schedule, or its change.
     pub(crate) fn set_schedule(mut self) -> Self {
-        self.add(&Action::SetSchedule(SetSchedule::default()));
+        self.add(PageAction::SetSchedule(SetSchedule::default()));
         self
     }
 
     /// Adds what can be done about a batch.
     pub(crate) fn batch(mut self, batch: &Batch) -> Self {
         if batch.ended_at.is_none() {
-            self.add(&Action::AbandonBatch { batch: batch.id });
+            self.add(Change::AbandonBatch { batch: batch.id });
         }
         self
     }

@@ -1,19 +1,15 @@
-//! Dead letters, redriven or discarded: up to a limit, by their ids, or by a filter in chunks.
+//! Dead letters, redriven or discarded by a filter, in chunks.
 
 use std::time::{Duration, Instant};
 
-use seriatim::admin::{self, Redriven};
+use seriatim::admin::{Discarded, Redriven};
 use sqlx::PgConnection;
 
-use crate::action::change::Change;
 use crate::action::effect::Effect;
+use crate::action::pending::Pending;
 use crate::data::{LetterFilter, SoFar, letters};
 use crate::error::WebError;
 
-/// Bounds the jobs of one redrive of a queue.
-const REDRIVE: u32 = 200;
-/// Bounds the dead letters that a request names.
-const NAMED: usize = 500;
 /// Bounds the dead letters of one transaction.
 const CHUNK: u32 = 500;
 /// The time for the chunks of one request. One that has more answers where the next one begins.
@@ -23,19 +19,6 @@ const CHUNKS_FOR: Duration = Duration::from_secs(1);
 pub(crate) enum Verb {
     Redrive,
     Discard,
-}
-
-/// Redrives what failed in a queue, the oldest first.
-pub(crate) async fn redrive(
-    change: &Change<'_>,
-    queue: &str,
-    limit: Option<u32>,
-) -> Result<Effect, WebError> {
-    let limit = limit.unwrap_or(REDRIVE).min(REDRIVE);
-    let mut tx = change.begin().await?;
-    let redriven = change.operator.redrive(&mut *tx, queue, limit).await?;
-    let message = format!("Queue {queue:?}: {redriven}.");
-    change.end(tx, Effect::redriven(message, redriven)).await
 }
 
 /// The dead letters done so far, chunk by chunk.
@@ -65,14 +48,14 @@ impl Tally {
 
     async fn chunk(
         &mut self,
-        change: &Change<'_>,
+        pending: &Pending<'_>,
         tx: &mut PgConnection,
         jobs: &[i64],
     ) -> Result<(), WebError> {
         self.chunks += 1;
         match self.verb {
             Verb::Redrive => {
-                let done = change.operator.redrive_jobs(tx, jobs).await?;
+                let done = pending.operator.redrive_jobs(tx, jobs).await?;
                 add(&mut self.redriven.jobs, done.jobs);
                 add(&mut self.redriven.overtaken, done.overtaken);
                 add(&mut self.redriven.moved_back, done.moved_back);
@@ -80,7 +63,8 @@ impl Tally {
                 self.redriven.groups = if self.chunks == 1 { done.groups } else { 0 };
             }
             Verb::Discard => {
-                add(&mut self.discarded, change.operator.discard_jobs(tx, jobs).await?);
+                let done = pending.operator.discard_jobs(tx, jobs).await?;
+                add(&mut self.discarded, done.jobs);
             }
         }
         Ok(())
@@ -108,9 +92,9 @@ impl Tally {
                 Effect::redriven(message, redriven)
             }
             Verb::Discard => {
-                let words = admin::Effect::Discarded { jobs: discarded };
+                let words = Discarded::of(discarded);
                 let message = format!("{at_least}{words}. A retry brings one back.");
-                Effect { jobs: Some(discarded), ..Effect::new(message) }
+                Effect { jobs: Some(discarded), ..Effect::said(message) }
             }
         };
         Ok(Effect { next, ..effect })
@@ -122,26 +106,10 @@ fn add(sum: &mut u64, number: u64) {
     *sum = sum.saturating_add(number);
 }
 
-/// Redrives or discards dead letters by their ids.
-pub(crate) async fn named(
-    change: &Change<'_>,
-    verb: Verb,
-    jobs: &[i64],
-) -> Result<Effect, WebError> {
-    if !(1..=NAMED).contains(&jobs.len()) {
-        return Err(WebError::BadRequest(format!("Name 1 to {NAMED} jobs.")));
-    }
-    let mut tally = Tally::new(verb, SoFar::default());
-    let mut tx = change.begin().await?;
-    tally.chunk(change, &mut tx, jobs).await?;
-    let effect = tally.effect(None)?;
-    change.end(tx, effect).await
-}
-
 /// Redrives or discards the dead letters that a filter has, the lowest ids first, in chunks. Each
 /// has a transaction of its own; a dry run has one for all.
 pub(crate) async fn matching(
-    change: &Change<'_>,
+    pending: &Pending<'_>,
     verb: Verb,
     filter: &LetterFilter,
     so_far: SoFar,
@@ -149,20 +117,20 @@ pub(crate) async fn matching(
     let begin = Instant::now();
     let mut tally = Tally::new(verb, so_far);
     let mut filter = filter.clone();
-    let mut tx = change.begin().await?;
+    let mut tx = pending.begin().await?;
     loop {
-        let found = letters(change.app, &filter, CHUNK).await?;
+        let found = letters(pending.app, &filter, CHUNK).await?;
         let jobs: Vec<i64> = found.jobs.iter().map(|job| job.id).collect();
-        tally.chunk(change, &mut tx, &jobs).await?;
+        tally.chunk(pending, &mut tx, &jobs).await?;
         filter.after = found.next;
         if found.next.is_none() || begin.elapsed() >= CHUNKS_FOR {
             break;
         }
-        if !change.dry_run {
+        if !pending.dry_run {
             tx.commit().await?;
-            tx = change.begin().await?;
+            tx = pending.begin().await?;
         }
     }
     let effect = tally.effect(filter.after)?;
-    change.end(tx, effect).await
+    pending.end(tx, effect).await
 }

@@ -1,6 +1,7 @@
 //! The effect of an action, done or previewed, and the request that takes it back.
 
 use serde::Serialize;
+use serde_json::Value;
 use seriatim::admin::{self, Redriven};
 
 use crate::action::{Action, Ask};
@@ -33,13 +34,31 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    pub(crate) fn new(action: Action, reason: String) -> Self {
+    pub(crate) fn new(action: impl Into<Action>, reason: String) -> Self {
+        let action = action.into();
         Self { label: action.label(), body: Ask { action, reason, dry_run: false } }
     }
 }
 
 impl Effect {
-    pub(crate) fn new(message: String) -> Self {
+    /// Returns the effect of a change of the library. `taken_back` is the reason of its undo.
+    pub(crate) fn new(effect: &admin::Effect, taken_back: String) -> Self {
+        let sentences = effect.doubts.iter().chain(&effect.advice);
+        let sentences = std::iter::once(&effect.sentence).chain(sentences);
+        let number = |field: &str| effect.result.get(field).and_then(Value::as_u64);
+        Self {
+            jobs: effect.jobs,
+            overtaken: number("overtaken"),
+            moved_back: number("moved_back").filter(|moved| *moved > 0),
+            undo: effect.undo.clone().map(|undo| {
+                let reason = undo.reason.unwrap_or(taken_back);
+                Undo::new(undo.change, reason)
+            }),
+            ..Self::said(sentences.map(|words| sentence(words)).collect::<Vec<_>>().join(" "))
+        }
+    }
+
+    pub(crate) fn said(message: String) -> Self {
         Self {
             message,
             dry_run: false,
@@ -51,25 +70,21 @@ impl Effect {
         }
     }
 
-    /// Returns an effect that the library words, as a sentence of its own.
-    pub(crate) fn worded(effect: &admin::Effect<'_>) -> Self {
-        Self::new(format!("{}.", sentence(&effect.to_string())))
-    }
-
     /// Returns the effect of a redrive.
     pub(crate) fn redriven(message: String, redriven: Redriven) -> Self {
         Self {
             jobs: Some(redriven.jobs),
             overtaken: Some(redriven.overtaken),
             moved_back: Some(redriven.moved_back).filter(|moved| *moved > 0),
-            ..Self::new(message)
+            ..Self::said(message)
         }
     }
 }
 
-/// Returns words with a capital at their beginning.
+/// Returns words as a sentence: with a capital at their beginning, and a full stop.
 pub(crate) fn sentence(words: &str) -> String {
     let mut chars = words.chars();
     let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    first + chars.as_str()
+    let stop = if words.ends_with(['?', '.']) { "" } else { "." };
+    format!("{first}{}{stop}", chars.as_str())
 }

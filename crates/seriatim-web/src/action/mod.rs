@@ -1,21 +1,16 @@
-//! The actions of an operator on the page: each action's preview, its right, its effect in words.
+//! The actions on the page: changes of the library, and those that the page alone has.
 
 mod act;
-mod batch;
 mod buttons;
-mod change;
 mod dead_letters;
 mod effect;
-mod job;
-mod lane;
-mod move_task;
-mod node;
-mod parked;
-mod purge;
+mod pending;
 mod schedule;
 
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use seriatim::admin::Change;
 
 use crate::config::Access;
 use crate::data::{LetterFilter, SoFar};
@@ -23,76 +18,20 @@ use crate::data::{LetterFilter, SoFar};
 pub(crate) use crate::action::act::act;
 pub(crate) use crate::action::buttons::{Button, Buttons, attribute};
 pub(crate) use crate::action::effect::Effect;
-pub(crate) use crate::action::move_task::StartMoveTask;
 pub(crate) use crate::action::schedule::SetSchedule;
 
-/// An action and what it is about.
+/// An action and what it is about. JSON has its name in `action`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Action {
+    Change(Change),
+    Page(PageAction),
+}
+
+/// An action that only the page has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Action {
-    Cancel {
-        job: i64,
-    },
-    Retry {
-        job: i64,
-    },
-    Skip {
-        job: i64,
-    },
-    RunNow {
-        job: i64,
-    },
-    Abort {
-        job: i64,
-    },
-    /// Pauses a group, or the whole queue; the pause ends by itself at `until`.
-    Pause {
-        queue: String,
-        group: Option<String>,
-        until: Option<DateTime<Utc>>,
-    },
-    Resume {
-        queue: String,
-        group: Option<String>,
-    },
-    Unhalt {
-        queue: String,
-        group: String,
-    },
-    Park {
-        queue: String,
-        group: String,
-    },
-    Purge {
-        queue: String,
-        group: Option<String>,
-    },
-    PurgeEverything {
-        queue: String,
-    },
-    /// Redrives jobs that failed in a queue, the oldest first.
-    Redrive {
-        queue: String,
-        limit: Option<u32>,
-    },
-    /// Redrives the jobs that are parked with a failed one; without `job` all of the group.
-    RedriveParked {
-        queue: String,
-        group: String,
-        job: Option<i64>,
-    },
-    DiscardParked {
-        queue: String,
-        group: String,
-        job: Option<i64>,
-    },
-    /// Redrives dead letters by their ids.
-    RedriveJobs {
-        jobs: Vec<i64>,
-    },
-    DiscardJobs {
-        jobs: Vec<i64>,
-    },
+pub(crate) enum PageAction {
     /// Redrives dead letters by a filter; with an empty one all.
     RedriveMatching {
         matching: LetterFilter,
@@ -105,98 +44,87 @@ pub(crate) enum Action {
         #[serde(default)]
         so_far: SoFar,
     },
-    /// Moves what waits in a queue.
-    StartMoveTask(StartMoveTask),
-    CancelMoveTask {
-        queue: String,
-        task: i64,
-    },
-    ReleaseNode {
-        node: String,
-    },
     /// Makes a schedule, or changes the one of its name.
     SetSchedule(SetSchedule),
-    PauseSchedule {
-        schedule: String,
-    },
-    ResumeSchedule {
-        schedule: String,
-    },
-    /// Makes a job of a schedule now.
-    FireSchedule {
-        schedule: String,
-    },
-    RemoveSchedule {
-        schedule: String,
-    },
-    /// Gives a batch up.
-    AbandonBatch {
-        batch: i64,
-    },
+}
+
+impl From<Change> for Action {
+    fn from(change: Change) -> Self {
+        Self::Change(change)
+    }
+}
+
+impl From<PageAction> for Action {
+    fn from(action: PageAction) -> Self {
+        Self::Page(action)
+    }
+}
+
+impl<'de> Deserialize<'de> for Action {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        let of_page = matches!(
+            value["action"].as_str(),
+            Some("redrive_matching" | "discard_matching" | "set_schedule")
+        );
+        let action = if of_page {
+            serde_json::from_value(value).map(Self::Page)
+        } else {
+            serde_json::from_value(value).map(Self::Change)
+        };
+        action.map_err(D::Error::custom)
+    }
 }
 
 impl Action {
     /// Returns the role that it needs.
     pub(crate) fn needs(&self) -> Access {
         match self {
-            Self::Purge { .. } | Self::PurgeEverything { .. } => Access::Admin,
-            Self::Cancel { .. }
-            | Self::Retry { .. }
-            | Self::Skip { .. }
-            | Self::RunNow { .. }
-            | Self::Abort { .. }
-            | Self::Pause { .. }
-            | Self::Resume { .. }
-            | Self::Unhalt { .. }
-            | Self::Park { .. }
-            | Self::Redrive { .. }
-            | Self::RedriveParked { .. }
-            | Self::DiscardParked { .. }
-            | Self::RedriveJobs { .. }
-            | Self::DiscardJobs { .. }
-            | Self::RedriveMatching { .. }
-            | Self::DiscardMatching { .. }
-            | Self::StartMoveTask(_)
-            | Self::CancelMoveTask { .. }
-            | Self::ReleaseNode { .. }
-            | Self::SetSchedule(_)
-            | Self::PauseSchedule { .. }
-            | Self::ResumeSchedule { .. }
-            | Self::FireSchedule { .. }
-            | Self::RemoveSchedule { .. }
-            | Self::AbandonBatch { .. } => Access::Operator,
+            Self::Change(
+                Change::Purge { .. }
+                | Change::PurgeEverything { .. }
+                | Change::ConfigureQueue { .. }
+                | Change::SetGroupPolicy { .. },
+            ) => Access::Admin,
+            _ => Access::Operator,
         }
     }
 
     /// Returns what it is called on its button.
     pub(crate) fn label(&self) -> &'static str {
-        match self {
-            Self::Cancel { .. } => "Cancel",
-            Self::Retry { .. } => "Retry",
-            Self::Skip { .. } => "Skip",
-            Self::RunNow { .. } => "Run now",
-            Self::FireSchedule { .. } => "Make a job now",
-            Self::Abort { .. } => "Abort",
-            Self::Pause { .. } | Self::PauseSchedule { .. } => "Pause",
-            Self::Resume { .. } | Self::ResumeSchedule { .. } => "Resume",
-            Self::Unhalt { .. } => "Unhalt",
-            Self::Park { .. } => "Park",
-            Self::Purge { .. } => "Purge",
-            Self::PurgeEverything { .. } => "Purge everything",
-            Self::RedriveJobs { jobs } if jobs.is_empty() => "Redrive picked",
-            Self::DiscardJobs { jobs } if jobs.is_empty() => "Discard picked",
-            Self::RedriveMatching { .. } => "Redrive all of these",
-            Self::DiscardMatching { .. } => "Discard all of these",
-            Self::Redrive { .. } | Self::RedriveParked { .. } | Self::RedriveJobs { .. } => {
+        let change = match self {
+            Self::Page(PageAction::RedriveMatching { .. }) => return "Redrive all of these",
+            Self::Page(PageAction::DiscardMatching { .. }) => return "Discard all of these",
+            Self::Page(PageAction::SetSchedule(_)) => return "Set schedule",
+            Self::Change(change) => change,
+        };
+        match change {
+            Change::Cancel { .. } => "Cancel",
+            Change::Retry { .. } => "Retry",
+            Change::Skip { .. } => "Skip",
+            Change::RunNow { .. } => "Run now",
+            Change::FireSchedule { .. } => "Make a job now",
+            Change::Abort { .. } => "Abort",
+            Change::MoveJobs { .. } => "Move",
+            Change::Pause { .. } | Change::PauseSchedule { .. } => "Pause",
+            Change::Resume { .. } | Change::ResumeSchedule { .. } => "Resume",
+            Change::Unhalt { .. } => "Unhalt",
+            Change::Park { .. } => "Park",
+            Change::Purge { .. } => "Purge",
+            Change::PurgeEverything { .. } => "Purge everything",
+            Change::RedriveJobs { ids } if ids.is_empty() => "Redrive picked",
+            Change::DiscardJobs { ids } if ids.is_empty() => "Discard picked",
+            Change::Redrive { .. } | Change::RedriveParked { .. } | Change::RedriveJobs { .. } => {
                 "Redrive"
             }
-            Self::DiscardParked { .. } | Self::DiscardJobs { .. } => "Discard",
-            Self::StartMoveTask(_) => "Start move task",
-            Self::CancelMoveTask { .. } => "Cancel move task",
-            Self::ReleaseNode { .. } => "Release",
-            Self::SetSchedule(_) => "Set schedule",
-            Self::RemoveSchedule { .. } => "Remove",
-            Self::AbandonBatch { .. } => "Abandon",
+            Change::DiscardParked { .. } | Change::DiscardJobs { .. } => "Discard",
+            Change::StartMoveTask(_) => "Start move task",
+            Change::CancelMoveTask { .. } => "Cancel move task",
+            Change::ReleaseNode { .. } => "Release",
+            Change::RemoveSchedule { .. } => "Remove",
+            Change::AbandonBatch { .. } => "Abandon",
+            Change::SetKeyLimit { .. } => "Limit key",
+            _ => "Change",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Schedules: set, paused, resumed, fired by hand and removed.
+//! Schedules, set from a form.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,13 +6,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use seriatim::admin::{self, StoredSchedule};
+use seriatim::admin::{Change, StoredSchedule};
 use seriatim::{ControlError, NewJob, Overlap, Schedule, ScheduleError};
 
-use crate::action::Action;
-use crate::action::change::Change;
-use crate::action::effect::{Effect, Undo};
-use crate::data;
+use crate::action::effect::{Effect, Undo, sentence};
+use crate::action::pending::Pending;
 use crate::error::WebError;
 
 /// A schedule to make, or to change: its timing is one of the three.
@@ -88,60 +86,27 @@ fn time(text: &str) -> Result<DateTime<Utc>, WebError> {
 }
 
 /// Makes a schedule, or changes the one of this name.
-pub(crate) async fn set(change: &Change<'_>, set: &SetSchedule) -> Result<Effect, WebError> {
+pub(crate) async fn set(pending: &Pending<'_>, set: &SetSchedule) -> Result<Effect, WebError> {
     let SetSchedule { schedule: name, queue, .. } = set;
-    let advice = data::mistyped(change.app, queue).await?;
     let schedule = set.new_schedule()?;
-    let mut tx = change.begin().await?;
-    let client = &change.app.client;
+    let client = &pending.app.client;
+    let mut tx = pending.begin().await?;
+    let doubt = client.doubt_about(&mut tx, queue).await?;
     let before = client.schedule(&mut *tx, name).await?;
-    change.operator.set_schedule(&mut tx, schedule).await?;
+    pending.operator.set_schedule(&mut tx, schedule).await?;
     let stored: Option<StoredSchedule> = client.schedule(&mut *tx, name).await?;
     let stored = stored.ok_or_else(|| ControlError::NoSuchSchedule { schedule: name.clone() })?;
-    let Effect { message, .. } = Effect::worded(&admin::Effect::ScheduleSet { schedule: &stored });
-    let replaced = match before {
-        Some(before) => format!(
-            " It replaces the one that was there ({}), with its job: what is left empty has its \
+    let replaced = before.as_ref().map(|before| {
+        format!(
+            "It replaces the one that was there ({}), with its job: what is left empty has its \
              default.",
             before.timing
-        ),
-        None => String::new(),
-    };
-    let message = format!("{message}{replaced}{}", advice.unwrap_or_default());
+        )
+    });
+    let sentences = [Some(sentence(&stored.to_string())), replaced, doubt.as_deref().map(sentence)];
+    let message = sentences.into_iter().flatten().collect::<Vec<_>>().join(" ");
     // The job of before is not read back.
-    let remove = || Action::RemoveSchedule { schedule: name.clone() };
-    let undo = replaced.is_empty().then(|| Undo::new(remove(), change.taken_back()));
-    change.end(tx, Effect { undo, ..Effect::new(message) }).await
-}
-
-pub(crate) async fn pause(change: &Change<'_>, schedule: &str) -> Result<Effect, WebError> {
-    let mut tx = change.begin().await?;
-    change.operator.pause_schedule(&mut *tx, schedule).await?;
-    let resume = Action::ResumeSchedule { schedule: schedule.to_owned() };
-    let undo = Some(Undo::new(resume, change.taken_back()));
-    let paused = Effect::worded(&admin::Effect::SchedulePaused { schedule });
-    change.end(tx, Effect { undo, ..paused }).await
-}
-
-pub(crate) async fn resume(change: &Change<'_>, schedule: &str) -> Result<Effect, WebError> {
-    let mut tx = change.begin().await?;
-    change.operator.resume_schedule(&mut *tx, schedule).await?;
-    let pause = Action::PauseSchedule { schedule: schedule.to_owned() };
-    let undo = Some(Undo::new(pause, change.taken_back()));
-    let resumed = Effect::worded(&admin::Effect::ScheduleResumed { schedule });
-    change.end(tx, Effect { undo, ..resumed }).await
-}
-
-pub(crate) async fn fire(change: &Change<'_>, schedule: &str) -> Result<Effect, WebError> {
-    let mut tx = change.begin().await?;
-    let job = change.operator.fire_schedule(&mut *tx, schedule).await?;
-    let job = (!change.dry_run).then_some(job);
-    let fired = Effect::worded(&admin::Effect::ScheduleFired { schedule, job });
-    change.end(tx, Effect { jobs: Some(1), ..fired }).await
-}
-
-pub(crate) async fn remove(change: &Change<'_>, schedule: &str) -> Result<Effect, WebError> {
-    let mut tx = change.begin().await?;
-    change.operator.remove_schedule(&mut *tx, schedule).await?;
-    change.end(tx, Effect::worded(&admin::Effect::ScheduleRemoved { schedule })).await
+    let remove = || Change::RemoveSchedule { schedule: name.clone() };
+    let undo = before.is_none().then(|| Undo::new(remove(), pending.taken_back()));
+    pending.end(tx, Effect { undo, ..Effect::said(message) }).await
 }

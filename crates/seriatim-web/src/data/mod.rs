@@ -150,15 +150,6 @@ pub(crate) async fn batches(
     Ok(app.client.batches(&app.reads(), before, !all).await?)
 }
 
-/// Returns advice, as a sentence behind another one, if nothing names this queue.
-pub(crate) async fn mistyped(app: &App, name: &str) -> Result<Option<String>, WebError> {
-    let nodes = nodes(app).await?;
-    let served = nodes.iter().any(|node| node.queues.iter().flatten().any(|queue| queue == name));
-    let known = served || queue(app, name).await?.is_some();
-    let advice = || format!(" No job, setting or processor names queue {name:?}: is it mistyped?");
-    Ok((!known).then(advice))
-}
-
 /// Returns the processors, those that are gone first.
 pub(crate) async fn nodes(app: &App) -> Result<Vec<ProcessorInfo>, WebError> {
     let mut processors = app.client.processors(&app.reads()).await?;

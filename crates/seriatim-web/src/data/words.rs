@@ -2,16 +2,16 @@
 
 /// The library's calls, and the buttons that do the same.
 const BUTTONS: [(&str, &str); 11] = [
-    ("Call unpause_group", "Resume the group"),
-    ("call unpause_group", "resume the group"),
-    ("Call unpause_queue", "Resume the queue"),
-    ("call unpause_queue", "resume the queue"),
+    ("Call resume_group", "Resume the group"),
+    ("call resume_group", "resume the group"),
+    ("Call resume_queue", "Resume the queue"),
+    ("call resume_queue", "resume the queue"),
     ("Call unhalt_group", "Unhalt the group"),
     ("Call redrive_parked", "Redrive"),
     ("or discard_parked", "or discard"),
     ("run_now job", "run now job"),
-    ("Call limit_key", "Use the command seriatim limit-key"),
-    ("with limit_key", "with the command seriatim limit-key"),
+    ("Call set_key_limit", "Use the command seriatim set-key-limit"),
+    ("with set_key_limit", "with the command seriatim set-key-limit"),
     ("with configure_queue", "with the command seriatim configure"),
 ];
 
@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn advice_names_buttons_and_facts_stay() {
-        let facts = "Job 1 failed: Call unpause_group. ";
-        let advice = "Call unpause_group to let the group go on.";
+        let facts = "Job 1 failed: Call resume_group. ";
+        let advice = "Call resume_group to let the group go on.";
         let sentence = format!("{facts}{advice}");
         let shown = format!("{facts}Resume the group to let the group go on.");
         assert_eq!(explained(&sentence, Some(advice)), shown);

@@ -25,7 +25,7 @@ async fn a_preview_changes_nothing() {
     assert_eq!(halted.len(), 1);
     let purge = json!({"queue": "orders", "group": "customer-17", "dry_run": true});
     let preview = act(page, ROOT, "purge", &purge).await.json();
-    assert!(preview["message"].as_str().unwrap().contains("3 are unfinished"), "{preview}");
+    assert!(preview["message"].as_str().unwrap().contains("3 unfinished jobs"), "{preview}");
     let jobs = shop.client.group_jobs(shop.pool(), "orders", "customer-17", 9).await.unwrap();
     assert_eq!(jobs.len(), 3);
     shop.close().await;

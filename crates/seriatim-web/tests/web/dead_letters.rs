@@ -115,7 +115,7 @@ async fn picked_ones_are_redriven_in_order() {
     let later = shop.enqueue("letters", "a", "fine", "4").await;
     work_off(&shop, 3).await;
     let page = serve(shop.pool(), users()).await;
-    let two = json!({"jobs": [all[1], all[0]], "dry_run": true});
+    let two = json!({"ids": [all[1], all[0]], "dry_run": true});
     let preview = act(page, ANN, "redrive_jobs", &two).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     let preview = preview.json();
@@ -124,7 +124,7 @@ async fn picked_ones_are_redriven_in_order() {
     assert_eq!(ids(page, "queue=letters").await, all, "a preview changes nothing");
 
     shop.mended.store(true, Ordering::Relaxed);
-    let two = json!({"jobs": [all[1], all[0]], "reason": "mended"});
+    let two = json!({"ids": [all[1], all[0]], "reason": "mended"});
     let redriven = act(page, ANN, "redrive_jobs", &two).await.json();
     assert_eq!((&redriven["jobs"], &redriven["overtaken"]), (&json!(2), &json!(1)));
     assert_eq!(ids(page, "queue=letters").await, all[2..]);
@@ -243,7 +243,7 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
         said["message"].as_str().unwrap().contains("it goes from a dead-letter queue back"),
         "{said}"
     );
-    let parked = json!({"jobs": [shop.poison], "dry_run": true});
+    let parked = json!({"ids": [shop.poison], "dry_run": true});
     let said = act(page, ANN, "redrive_jobs", &parked).await.json();
     assert_eq!(said.get("moved_back"), None, "it failed where it is: {said}");
     shop.close().await;
@@ -254,7 +254,7 @@ async fn those_in_a_dead_letter_queue_are_listed_where_they_failed_and_come_back
 async fn a_discard_ends_a_halt() {
     let shop = Shop::open(2).await;
     let page = serve(shop.pool(), users()).await;
-    let one = json!({"jobs": [shop.poison], "reason": "a typo"});
+    let one = json!({"ids": [shop.poison], "reason": "a typo"});
     let discarded = act(page, ANN, "discard_jobs", &one).await;
     assert_eq!(discarded.json()["jobs"], 1, "{}", discarded.body);
     shop.drained("orders", "customer-17").await;
@@ -270,22 +270,22 @@ async fn dead_letters_are_named_in_one_way() {
     let (named, matching) = ("redrive_jobs", "redrive_matching");
     for (action, body, status) in [
         (named, json!({"reason": "x"}), 400),
-        (named, json!({"jobs": [], "reason": "x"}), 400),
-        (named, json!({"jobs": vec![1; 501], "reason": "x"}), 400),
-        (named, json!({"jobs": [1], "matching": {}, "reason": "x"}), 400),
-        (named, json!({"jobs": [1.5], "reason": "x"}), 400),
-        (named, json!({"jobs": ["1e400"], "reason": "x"}), 400),
+        (named, json!({"ids": [], "reason": "x"}), 400),
+        (named, json!({"ids": vec![1; 501], "reason": "x"}), 400),
+        (named, json!({"ids": [1], "matching": {}, "reason": "x"}), 400),
+        (named, json!({"ids": [1.5], "reason": "x"}), 400),
+        (named, json!({"ids": ["1e400"], "reason": "x"}), 400),
         (matching, json!({"reason": "x"}), 400),
         (matching, json!({"matching": {"within": "year"}, "reason": "x"}), 400),
         (matching, json!({"matching": {"error": "\0"}, "reason": "x"}), 400),
         (matching, json!({"matching": {}, "reason": " "}), 400),
-        (named, json!({"jobs": [i64::MAX], "reason": "x"}), 409),
+        (named, json!({"ids": [i64::MAX], "reason": "x"}), 409),
     ] {
         let answer = act(page, ANN, action, &body).await;
         assert_eq!(answer.status, status, "{action} {body}: {}", answer.body);
         assert!(answer.json()["error"].is_string());
     }
-    let one = json!({"jobs": [shop.poison], "reason": "x"});
+    let one = json!({"ids": [shop.poison], "reason": "x"});
     assert_eq!(act(page, VIC, named, &one).await.status, 403);
     let body = get(page, "/failed", VIC).await.body;
     assert!(body.contains(&format!("job?id={}", shop.poison)), "{body}");

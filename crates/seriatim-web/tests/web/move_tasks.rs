@@ -36,7 +36,7 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
     for words in [
         "60 jobs of queue \"letters\" move to queue \"elsewhere\", 1 a second at most",
         "what has moved stays moved",
-        "No job, setting or processor names queue \"elsewhere\"",
+        "No job, setting or living processor names queue \"elsewhere\"",
     ] {
         assert!(said["message"].as_str().unwrap().contains(words), "{said}");
     }
@@ -68,7 +68,7 @@ async fn a_task_is_previewed_started_listed_and_cancelled() {
     let cancelled = take_back(&started["undo"]).await;
     assert!(cancelled["message"].as_str().unwrap().contains("stay where they are"), "{cancelled}");
     assert_eq!(tasks(page, "letters").await[0]["status"], "cancelled");
-    let again = json!({"queue": "letters", "task": task["id"], "reason": "twice"});
+    let again = json!({"task": task["id"], "reason": "twice"});
     assert_eq!(act(page, ANN, CANCEL, &again).await.status, 409);
     take_back(&cancelled["undo"]).await;
     let all = tasks(page, "letters").await;
@@ -132,7 +132,7 @@ async fn a_task_needs_the_page_the_role_and_sense() {
         (START, json!({"to": "elsewhere", "reason": "x"}), 400),
         (START, json!({"queue": "none", "to": "elsewhere", "reason": "x"}), 409),
         (CANCEL, json!({"queue": "letters", "reason": "x"}), 400),
-        (CANCEL, json!({"queue": "letters", "task": 9, "reason": "x"}), 404),
+        (CANCEL, json!({"task": 9, "reason": "x"}), 404),
     ] {
         let answer = act(page, ANN, action, &body).await;
         assert_eq!(answer.status, status, "{action} {body}: {}", answer.body);

@@ -48,7 +48,7 @@ impl Operator {
             self.act().await;
             sleep(Duration::from_millis(self.rng.u64(20..400))).await;
         }
-        self.unpause(None).await;
+        self.resume(None).await;
         self.spacing(None).await;
     }
 
@@ -80,13 +80,13 @@ impl Operator {
             8 => {
                 let _ = operator().pause_queue(&self.pool, QUEUE).await;
                 sleep(Duration::from_millis(self.rng.u64(10..400))).await;
-                self.unpause(None).await;
+                self.resume(None).await;
             }
             9..11 => {
                 let group = format!("g{}", self.rng.usize(..self.load.groups));
                 let _ = operator().pause_group(&self.pool, QUEUE, &group).await;
                 sleep(Duration::from_millis(self.rng.u64(10..600))).await;
-                self.unpause(Some(&group)).await;
+                self.resume(Some(&group)).await;
             }
             11..13 => {
                 if let Some((id, job)) = self.one_of("finished_at is null").await {
@@ -100,12 +100,12 @@ impl Operator {
     }
 
     /// Ends the pause of the queue, or of a group.
-    async fn unpause(&self, group: Option<&str>) {
+    async fn resume(&self, group: Option<&str>) {
         let begun = Instant::now();
         loop {
             let done = match group {
-                Some(group) => operator().unpause_group(&self.pool, QUEUE, group).await.map(drop),
-                None => operator().unpause_queue(&self.pool, QUEUE).await.map(drop),
+                Some(group) => operator().resume_group(&self.pool, QUEUE, group).await.map(drop),
+                None => operator().resume_queue(&self.pool, QUEUE).await.map(drop),
             };
             // Otherwise it is not paused.
             let Err(error @ ControlError::Database(_)) = done else { return };

@@ -112,13 +112,13 @@ impl Chaos {
             Act::PauseQueue(ms) => {
                 operator().pause_queue(&self.pool, QUEUE).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                operator().unpause_queue(&self.pool, QUEUE).await.unwrap();
+                operator().resume_queue(&self.pool, QUEUE).await.unwrap();
             }
             Act::PauseGroup(number, ms) => {
                 let group = group(number).0;
                 operator().pause_group(&self.pool, QUEUE, &group).await.unwrap();
                 sleep(Duration::from_millis(ms)).await;
-                operator().unpause_group(&self.pool, QUEUE, &group).await.unwrap();
+                operator().resume_group(&self.pool, QUEUE, &group).await.unwrap();
             }
             Act::Resume => self.unhalt_group().await,
             Act::Redrive(most) => self.redrive(most).await,

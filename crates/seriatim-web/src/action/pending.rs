@@ -11,7 +11,7 @@ use crate::error::WebError;
 const REASON_LIMIT: usize = 1_000;
 
 /// A change under way.
-pub(crate) struct Change<'a> {
+pub(crate) struct Pending<'a> {
     pub(crate) app: &'a App,
     /// It records the actor and the reason.
     pub(crate) operator: Operator,
@@ -20,7 +20,7 @@ pub(crate) struct Change<'a> {
     pub(crate) dry_run: bool,
 }
 
-impl<'a> Change<'a> {
+impl<'a> Pending<'a> {
     /// Fails without a reason, but for a dry run, and with one that cannot be recorded.
     pub(crate) fn new(
         app: &'a App,

@@ -1,0 +1,56 @@
+//! Schedules, paused, resumed, fired and removed.
+
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use crate::client::operator::operator::Operator;
+use crate::error::ControlError;
+use crate::job::change::Change;
+use crate::job::effect::Effect;
+
+impl Operator {
+    pub(super) async fn act_pause_schedule(
+        &self,
+        conn: &mut PgConnection,
+        schedule: &str,
+    ) -> Result<Effect, ControlError> {
+        self.pause_schedule(&mut *conn, schedule).await?;
+        let sentence =
+            format!("schedule {schedule:?} is paused: it makes no job until it is resumed");
+        let resume = Change::ResumeSchedule { schedule: schedule.to_owned() };
+        Ok(Effect::new(sentence).undo(resume))
+    }
+
+    pub(super) async fn act_resume_schedule(
+        &self,
+        conn: &mut PgConnection,
+        schedule: &str,
+    ) -> Result<Effect, ControlError> {
+        self.resume_schedule(&mut *conn, schedule).await?;
+        let sentence = format!("schedule {schedule:?} goes on, and does not make up for the pause");
+        let pause = Change::PauseSchedule { schedule: schedule.to_owned() };
+        Ok(Effect::new(sentence).undo(pause))
+    }
+
+    pub(super) async fn act_fire_schedule(
+        &self,
+        conn: &mut PgConnection,
+        schedule: &str,
+    ) -> Result<Effect, ControlError> {
+        let job = self.fire_schedule(&mut *conn, schedule).await?;
+        let made = |what: &str| {
+            format!("schedule {schedule:?} has made {what}; its times stay as they are")
+        };
+        let effect = Effect::new(made(&format!("job {job}"))).jobs(1).with("job", job);
+        Ok(effect.in_preview(made("a job"), |result| _ = result.insert("job".into(), Value::Null)))
+    }
+
+    pub(super) async fn act_remove_schedule(
+        &self,
+        conn: &mut PgConnection,
+        schedule: &str,
+    ) -> Result<Effect, ControlError> {
+        self.remove_schedule(&mut *conn, schedule).await?;
+        Ok(Effect::new(format!("schedule {schedule:?} is removed; its jobs stay")))
+    }
+}
