@@ -63,16 +63,16 @@ language sql stable as $$
 $$;
 
 -- Returns the job by which `group_overview` lists a group: 0 if it has a row in line, else its
--- lowest flagged job, else its lowest parked one; null if it has none of these. A function of its
--- own, as by the planner's estimate of these look-ups the whole view would be compiled, for a
--- second.
+-- lowest flagged job, which may have ended, else its lowest parked one; null if it has none of these.
+-- A function of its own, as by the planner's estimate of these look-ups the whole view would be
+-- compiled, for a second.
 create or replace function {schema}.listed_by(of_queue text, of_group text) returns bigint
 language plpgsql stable cost 1 as $$
 begin
   return coalesce(
     (select 0 from {schema}.queue_group g where g.queue = of_queue and g.group_id = of_group limit 1),
     (select j.id from {schema}.job j
-      where j.queue = of_queue and j.group_id = of_group and j.flagged and j.finished_at is null
+      where j.queue = of_queue and j.group_id = of_group and j.flagged
       order by j.queue, j.group_id, j.id limit 1),
     (select j.id from {schema}.job j
       where j.queue = of_queue and j.group_id = of_group and j.parked_with is not null and j.status = 'parked'

@@ -5,8 +5,9 @@
 -- and names the queues.
 --
 -- Jobs that are deleted as they end, and those that were queued again since, are not counted. Jobs
--- that failed and wait in a dead-letter queue are counted where they failed: up to 10,001 that wait
--- there are looked at. Ends count up to 100,001, and waits are those of the last 200 successes.
+-- that failed and are in a dead-letter queue are counted where they failed: up to {looked_at} jobs in
+-- it that came from other queues are looked at. Ends count up to 100,001, and waits are those of the
+-- last 200 successes.
 --
 -- It locks nothing. No end of a job writes for it: it reads them by `job_finished`. Its plans are
 -- kept, and may be made while the table is empty: by its settings they read no more than they must.
@@ -40,13 +41,14 @@ begin
           and j.finished_at >= of_minute and j.finished_at < of_minute + interval '1 min'
         limit 100001) c) dead
     cross join lateral (
-      select count(*) filter (where w.run_at >= of_minute and w.run_at < of_minute + interval '1 min') as jobs
+      select count(*) as jobs
       from (
         select j.moved_from, j.run_at from job j
         where j.queue = (select s.dead_letter_queue from queue s where s.name = q.queue)
           and j.moved_from is not null
-        limit 10001) w
-      where w.moved_from = q.queue) letters
+        limit {looked_at}) w
+      where w.moved_from = q.queue
+        and w.run_at >= of_minute and w.run_at < of_minute + interval '1 min') letters
     cross join lateral (
       select round(percentile_cont(0.5) within group (order by w.ms))::bigint as median,
         round(percentile_cont(0.95) within group (order by w.ms))::bigint as p95
@@ -72,8 +74,9 @@ end $$;
 -- it. Returns whether it did. Each count stops at 10,001, and no read grows with the backlog.
 -- Then it counts the minutes that are over.
 --
--- The oldest job is that of the lowest id. It is looked for in the first 10,001 groups, flags and
--- jobs without a group each. The deepest group is that of the 100 which have waited the longest.
+-- The oldest job is that of the lowest id, which `oldest_job` looks for. The deepest group is that of
+-- `deep_groups`: of the first 100 groups of each state, those of the newest 5,000 jobs of all queues,
+-- and those of 100 jobs spread evenly over the backlog.
 create or replace function collect_metrics(every interval default '15 s') returns boolean
 language plpgsql volatile set search_path from current set jit = off as $$
 #variable_conflict use_column
@@ -106,20 +109,8 @@ begin
     'deepest_group', deepest.jobs)
   from queue_overview(10000) o
   left join lateral (
-    select min(j.created_at) as created_at from job j where j.status in ('queued', 'started') and j.id in (
-      (select l.id from (
-          select g.group_id, g.head_id from queue_group g where g.queue = o.queue and g.ready_at < 'infinity'
-          order by g.ready_at limit 10001) g
-        join lateral (
-          select l.id from job l
-          where l.queue = o.queue and l.group_id = g.group_id and l.status in ('queued', 'started')
-          order by l.group_id, l.id limit 1) l on true
-        order by g.head_id limit 1),
-      (select min(f.id) from (select j.id from job j
-        where j.queue = o.queue and j.flagged and j.finished_at is null limit 10001) f),
-      (select min(u.id) from (select j.id from job j
-        where j.queue = o.queue and j.group_id is null and j.status = 'queued' limit 10001) u))
-    ) oldest on true
+    select j.created_at from job j
+    where j.id = oldest_job(o.queue) and j.status in ('queued', 'started')) oldest on true
   left join lateral (
     select least(
       (select min(g.started_at) from (select g.started_at from queue_group g
@@ -127,12 +118,7 @@ begin
       (select min(s.last_started_at) from (select j.last_started_at from job j
         where j.queue = o.queue and j.group_id is null and j.status = 'started' limit 10001) s)) as since
     ) running on true
-  left join lateral (
-    select max(n.jobs) as jobs from (
-      select (select count(*) from (select from job j where j.queue = o.queue and j.group_id = g.group_id
-        and j.status in ('queued', 'started') limit 10001) c) as jobs
-      from (select g.group_id from queue_group g where g.queue = o.queue and g.ready_at < 'infinity'
-        order by g.ready_at limit 100) g) n) deepest on true
+  left join lateral (select d.depth as jobs from deep_groups(o.queue, 100, 10001, 1) d) deepest on true
   on conflict (queue) do update set collected_at = excluded.collected_at, numbers = excluded.numbers;
   insert into queue_metrics as m (queue, collected_at, numbers)
   select '', began, jsonb_build_object(

@@ -8,7 +8,7 @@ from (
   union all
   -- Groups that no worker has adopted yet.
   select j.queue, j.group_id from {schema}.job j
-  where j.flagged and j.finished_at is null and {schema}.listed_by(j.queue, j.group_id) = j.id
+  where j.flagged and {schema}.listed_by(j.queue, j.group_id) = j.id
   union all
   -- Groups with parked jobs alone.
   select j.queue, j.group_id from {schema}.job j

@@ -49,8 +49,8 @@ pub struct QueueOverview {
     /// first 1,000 jobs with a group, and 1,000 without.
     pub dead_letters_of: Vec<String>,
     /// The number of claims, of groups and of jobs without one, whose lease or visibility ended 5 s
-    /// ago or more, and that nobody has taken over: their worker or receiver seems gone. 1,000 of
-    /// groups at most, and 1,000 of jobs without one. Jobs of theirs count as started.
+    /// ago or more, and that nobody has taken over: their worker or receiver seems gone. Jobs of
+    /// theirs count as started.
     pub lapsed: BoundedCount,
     /// Since when the first of those is over.
     pub lapsed_since: Option<DateTime<Utc>>,
@@ -202,8 +202,8 @@ impl GroupFilter {
         self
     }
 
-    /// In this order. By wait and by depth, and with a state, the first
-    /// [`CANDIDATES`](Self::CANDIDATES) groups are looked at, and there is no next page.
+    /// In this order. By wait and by depth, and with a state, some groups are looked at, which
+    /// [`looked_at`](Self::looked_at) names, and there is no next page.
     #[must_use]
     pub fn sort(mut self, sort: GroupSort) -> Self {
         self.sort = sort;
@@ -224,12 +224,42 @@ impl GroupFilter {
         self
     }
 
-    /// Only groups whose names begin so. The first [`CANDIDATES`](Self::CANDIDATES) names from
-    /// there on are looked at.
+    /// Only groups whose names begin so. The first [`CANDIDATES`](Self::CANDIDATES) names of groups
+    /// from there on are looked at, in addition to those of the state.
     #[must_use]
     pub fn find(mut self, prefix: impl Into<String>) -> Self {
         self.find = Some(prefix.into());
         self
+    }
+
+    /// Returns which groups are looked at, as a part of a sentence: a page that has
+    /// [`or_more`](GroupPage::or_more) is the first of these. The rows of groups that are drained
+    /// count nothing.
+    ///
+    /// By depth these are also the groups of the newest 10,000 jobs, which grow the fastest, and
+    /// those of 1,000 jobs at even distances from the oldest to the newest: a group with more than
+    /// a thousandth of the jobs is found, wherever it is in line.
+    pub fn looked_at(&self) -> &'static str {
+        match (self.state.is_some(), self.find.is_some(), self.sort) {
+            (false, false, GroupSort::Name) => "all groups",
+            (false, false, GroupSort::Wait) => "the first 1,000 groups of each state",
+            (false, false, GroupSort::Depth) => {
+                "the first 1,000 groups of each state, those of the newest 10,000 jobs, and those of 1,000 \
+                 jobs spread evenly over all"
+            }
+            (false, true, _) => "the first 1,000 groups of these names",
+            (true, false, GroupSort::Depth) => {
+                "the first 1,000 groups of this state, and the deepest 1,000 of the queue"
+            }
+            (true, false, _) => "the first 1,000 groups of this state",
+            (true, true, GroupSort::Depth) => {
+                "the first 1,000 groups of this state, the first 1,000 of these names, and the deepest \
+                 1,000 of the queue"
+            }
+            (true, true, _) => {
+                "the first 1,000 groups of this state, and the first 1,000 of these names"
+            }
+        }
     }
 
     /// Returns how many groups a page has.

@@ -108,6 +108,30 @@ pub(crate) fn paused(alias: &str) -> String {
     )
 }
 
+/// How many rows and flags that say nothing an operator's list or count passes over at most. A row
+/// takes some microseconds.
+pub(crate) const LOOKED_AT: u32 = 100_000;
+
+/// Returns whether the group of this alias, a row of it or a job, has an unfinished job. Its row and
+/// its flags may outlive those. Worded so that only the groups' own index does.
+pub(crate) fn has_jobs(alias: &str) -> String {
+    format!(
+        "((select u.id from {{schema}}.job u \
+         where u.queue = {alias}.queue and u.group_id between {alias}.group_id and {alias}.group_id \
+           and u.group_id is not null and u.status in ('queued', 'started') \
+         order by u.group_id, u.id limit 1) is not null)"
+    )
+}
+
+/// Returns whether the group of this alias, a row of it or a job, is paused now.
+pub(crate) fn is_paused(alias: &str) -> String {
+    format!(
+        "((select s.group_id from {{schema}}.group_setting s \
+         where s.queue = {alias}.queue and s.group_id = {alias}.group_id and {} limit 1) is not null)",
+        paused("s")
+    )
+}
+
 /// Returns whether the claim of this alias is strict, and over. The end of one that was suspected
 /// or put off is not that of its visibility any more.
 pub(crate) fn over(alias: &str, end: &str) -> String {

@@ -25,10 +25,10 @@ use crate::job::retry::{MAX_DELAY, RetryPolicy};
 use crate::store::claim::CLAIM_BYTES;
 use crate::store::enqueue::{BATCH_SEALED, BATCH_UNKNOWN};
 use crate::store::fragments::{
-    CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOST, PRIORITY_AGING,
-    QUEUED_AGAIN, RESTART_GRACE, TIMELINE, UNHALTED, WAITS_AS_DEAD_LETTER, assignments,
-    claimed_count, claimed_jobs, disposition, free_group, lapsed, over, paused, requeued,
-    succeeded,
+    CANCELLED, CLAIMED, FLAG_AT, FREE_JOB, GRACE, IS_LISTED_DEAD_LETTER, LOOKED_AT, LOST,
+    PRIORITY_AGING, QUEUED_AGAIN, RESTART_GRACE, TIMELINE, UNHALTED, WAITS_AS_DEAD_LETTER,
+    assignments, claimed_count, claimed_jobs, disposition, free_group, has_jobs, is_paused, lapsed,
+    over, paused, requeued, succeeded,
 };
 use crate::store::loaded_job::{LARGE, is_small};
 use crate::store::names::Names;
@@ -88,6 +88,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/extend.sql"),
     include_str!("../../sql/functions/many.sql"),
     include_str!("../../sql/functions/processors.sql"),
+    include_str!("../../sql/functions/waiting.sql"),
     include_str!("../../sql/functions/overview.sql"),
     include_str!("../../sql/functions/metrics.sql"),
     include_str!("../../sql/functions/operation.sql"),
@@ -144,7 +145,7 @@ fn pinned(setting: impl Fn(&str, &str) -> String, between: &str) -> String {
 }
 
 /// The values of each `{key}`, the same in every schema.
-fn constants() -> [(&'static str, String); 72] {
+fn constants() -> [(&'static str, String); 76] {
     let default = RetryPolicy::default();
     let seconds = |time: Duration| format!("interval '{} s'", time.as_secs_f64());
     [
@@ -177,6 +178,10 @@ fn constants() -> [(&'static str, String); 72] {
         ("{paused_q}", paused("q")),
         ("{paused_s}", paused("s")),
         ("{paused_old}", paused("old")),
+        ("{has_jobs_g}", has_jobs("g")),
+        ("{is_paused_g}", is_paused("g")),
+        ("{is_paused_j}", is_paused("j")),
+        ("{looked_at}", LOOKED_AT.to_string()),
         ("{over_g}", over("g", "ready_at")),
         ("{over_j}", over("j", "lease_until")),
         ("{lapsed_g}", lapsed("g", "ready_at", "queue_group")),

@@ -16,9 +16,9 @@ use crate::job::overview::{
 };
 use crate::job::queue_options::AfterHalt;
 use crate::job::rate::Rate;
-use crate::store::fragments::{FLAG_AT, paused};
+use crate::store::fragments::{LOOKED_AT, paused};
 use crate::store::names::Names;
-use crate::store::statement::{Statement, statements};
+use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
@@ -28,20 +28,18 @@ statements! {
         join {this_server}() t on s.system_identifier = t.system_identifier and s.timeline = t.timeline
         group by t.timeline having min(s.since) > '-infinity'");
     BY_NAME = |names| details(names, BY_NAME_SQL);
-    RUNNING = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
-        order by g.claimed_by limit $2");
-    LAPSED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.job_id is not null
-        and g.ready_at <= now() order by g.claimed_by limit $2");
-    HALTED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null
+    RUNNING = |names| of_state(names, "select c.group_id from {claimed_groups}($1, false, $2) c");
+    LAPSED = |names| of_state(names, "select c.group_id from {claimed_groups}($1, true, $2) c");
+    HALTED = |names| of_state(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null
         order by g.halted_at limit $2");
-    PAUSED = |names| details(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
+    PAUSED = |names| of_state(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
         order by s.paused_at limit $2");
-    DELAYED = |names| details(names, DELAYED_SQL);
-    GATED = |names| details(names, "select g.group_id from {queue_group} g where g.queue = $1 and g.gated_by is not null
-        order by g.gated_by, g.gated_at limit $2");
-    READY = |names| details(names, READY_SQL);
-    PARKED = |names| details(names, PARKED_SQL);
-    ANY = |names| details(names, ANY_SQL);
+    DELAYED = |names| of_state(names, DELAYED_SQL);
+    GATED = |names| of_state(names, "select c.group_id from {gated_groups}($1, $2) c");
+    READY = |names| of_state(names, READY_SQL);
+    PARKED = |names| of_state(names, "select p.group_id from {groups_with_parked}($1, $2) p");
+    FIRST = |names| details(names, "select f.group_id from {first_groups}($1, $2) f");
+    DEEP = |names| details(names, DEEP_SQL);
     ONE = |names| details(names, "select $3::text where $2::int8 > 0 and $4::text is null");
 }
 
@@ -56,67 +54,42 @@ const NEXT_GROUP: &str = "
       (select j.group_id from {job} j where j.queue = $1 and j.group_id > {after} and j.parked_with is not null
         order by j.group_id limit 1))";
 
-/// From a name, or a prefix, on. The name that equals the prefix is one of them.
+/// From a name, or a prefix, on. The name that equals the prefix is one of them. Names of groups that
+/// are idle are passed over: the rows of drained groups, and failed jobs that nothing is parked with.
 const BY_NAME_SQL: &str = "
-    with recursive named(name, step) as (
-      select case when $4::text is not null and coalesce($3, '') < $4 and (
-          exists (select from {queue_group} g where g.queue = $1 and g.group_id = $4)
-          or exists (select from {job} j where j.queue = $1 and j.group_id = $4 and j.status in ('queued', 'started')))
-        then $4 else {first} end, 1
+    with recursive named(name, state, step, passed) as (
+      select n.name, d.state, (d.state <> 'idle')::integer, 1 from (
+        select case when $4::text is not null and coalesce($3, '') < $4 and (
+            exists (select from {queue_group} g where g.queue = $1 and g.group_id = $4)
+            or exists (select from {job} j where j.queue = $1 and j.group_id = $4 and j.status in ('queued', 'started')))
+          then $4 else {first} end) n(name)
+        cross join lateral {group_state}($1, n.name) d
       union all
-      select {next}, k.step + 1 from named k where k.name is not null and k.step < $2 + 1)
-    select k.name from named k where k.name is not null
+      select n.name, d.state, k.step + (d.state <> 'idle')::integer, k.passed + 1
+      from named k cross join lateral (select {next}) n(name) cross join lateral {group_state}($1, n.name) d
+      where k.name is not null and k.step < $2 and k.passed < {looked_at})
+    select k.name from named k where k.name is not null and k.state <> 'idle'
       and ($4::text is null or pg_catalog.starts_with(k.name, $4)) limit $2";
 
-/// Groups whose heads another transaction had locked when they were claimed last: the next look at
-/// them is up to 1.3 s ahead, and always near now.
-const RECHECKED: &str = "
-    select b.group_id from (
-      select g.group_id, g.rechecks from {queue_group} g where g.queue = $1 and g.ready_at <= now() + interval '2 s'
-        and g.ready_at < 'infinity' and g.job_id is null order by g.ready_at desc limit $2) b
-    where b.rechecks > 0";
-
+/// With groups whose heads another transaction had locked when they were claimed last: these are
+/// among the last in line.
 const READY_SQL: &str = "
-    ({rechecked})
+    select b.group_id from {rechecked_groups}($1, $2) b
     union
-    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at <= now() and g.ready_at < 'infinity'
-      and g.job_id is null order by g.ready_at limit $2)
+    select r.group_id from {ready_groups}($1, $2) r
     union
-    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged and j.finished_at is null
-      and {flag_at} <= now()
-      order by {flag_at}, j.id limit $2) f)";
+    select n.group_id from {new_groups}($1, $2) n where n.due_at <= now()";
 
 /// Delayed jobs whose groups no worker has adopted are flagged.
 const DELAYED_SQL: &str = "
-    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at > now()
-      and g.ready_at < 'infinity' and g.job_id is null and g.halted_at is null order by g.ready_at limit $2)
+    select d.group_id from {delayed_groups}($1, $2) d
     union
-    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged and j.finished_at is null
-      and {flag_at} > now() order by {flag_at}, j.id limit $2) f)";
+    select n.group_id from {new_groups}($1, $2) n where n.due_at > now()";
 
-const PARKED_SQL: &str = "
-    with recursive parked(name, step) as (
-      select (select j.group_id from {job} j where j.queue = $1 and j.parked_with is not null order by j.group_id limit 1), 1
-      union all
-      select (select j.group_id from {job} j where j.queue = $1 and j.parked_with is not null and j.group_id > k.name
-        order by j.group_id limit 1), k.step + 1
-      from parked k where k.name is not null and k.step < $2)
-    select k.name from parked k where k.name is not null";
-
-/// Groups of every state: candidates for the longest wait and for the greatest depth.
-const ANY_SQL: &str = "
-    ({rechecked})
-    union
-    (select g.group_id from {queue_group} g where g.queue = $1 and g.ready_at < 'infinity' order by g.ready_at limit $2)
-    union
-    (select g.group_id from {queue_group} g where g.queue = $1 and g.halted_at is not null order by g.halted_at limit $2)
-    union
-    (select g.group_id from {queue_group} g where g.queue = $1 and g.gated_by is not null limit $2)
-    union
-    (select s.group_id from {group_setting} s where s.queue = $1 and {paused} limit $2)
-    union
-    (select f.group_id from (select j.group_id from {job} j where j.queue = $1 and j.flagged
-      order by {flag_at}, j.id limit $2) f)";
+/// The jobs of a group are counted here for all that are looked at, so that details are read of the
+/// deepest alone.
+const DEEP_SQL: &str = "
+    select d.group_id from {deep_groups}($1, {of_each}, {of_each} + 1, $2) d";
 
 fn queues(names: &Names) -> String {
     names.sql(
@@ -129,8 +102,22 @@ fn queues(names: &Names) -> String {
     )
 }
 
+/// The details of the groups of a state, whose names `candidates` returns; with those whose names
+/// begin with the prefix, if there is one, and the deepest ones, if these are asked for: the first of
+/// a state may be others.
+fn of_state(names: &Names, candidates: &str) -> String {
+    let candidates = format!(
+        "({candidates})
+        union
+        select n.name from ({BY_NAME_SQL}) n(name) where $4::text is not null
+        union
+        select d.name from ({DEEP_SQL}) d(name) where $5"
+    );
+    details(names, &candidates)
+}
+
 /// The details of the groups whose names `candidates` returns. `$1`: the queue, `$2`: how many,
-/// `$3`: behind which name, `$4`: a prefix.
+/// `$3`: behind which name, `$4`: a prefix, `$5`: the deepest ones are asked for.
 fn details(names: &Names, candidates: &str) -> String {
     let paused = paused("s");
     let next = |after: &str| names.sql_with(NEXT_GROUP, &[("after", after), ("paused", &paused)]);
@@ -140,20 +127,23 @@ fn details(names: &Names, candidates: &str) -> String {
         "coalesce($3::text, '')",
         "greatest(coalesce($3::text, ''), coalesce($4::text, ''))",
     );
+    let looked_at = LOOKED_AT.to_string();
+    let of_each = GroupFilter::CANDIDATES.to_string();
     let pieces = [
         ("first", first.as_str()),
         ("next", &following),
-        ("flag_at", FLAG_AT),
         ("paused", &paused),
+        ("looked_at", &looked_at),
+        ("of_each", &of_each),
     ];
-    let candidates = candidates.replace("{rechecked}", RECHECKED);
-    let candidates = names.sql_with(&candidates, &pieces);
+    let candidates = names.sql_with(candidates, &pieces);
     let body = "
         select c.name, d.state, d.head, d.head_status, d.head_name, d.attempts, d.max_attempts, d.enqueued_at, d.due_at,
           d.started_at, d.depth, d.parked, d.stopped_at, d.reason, d.halted_by, d.halted_until, d.halt_then, d.paused_at,
           d.paused_until, d.pause_reason, d.attempts_forgiven, d.blocked, d.rested_by, d.timeout_at
         from ({candidates}) c(name) cross join lateral {group_state}($1, c.name) d
-        where $3::text is not distinct from $3 and $4::text is not distinct from $4";
+        where $3::text is not distinct from $3 and $4::text is not distinct from $4
+          and $5::bool is not distinct from $5";
     names.sql_with(body, &[("candidates", &candidates)])
 }
 
@@ -184,13 +174,14 @@ impl Store {
         queue: &str,
         filter: &GroupFilter,
     ) -> Result<GroupPage, sqlx::Error> {
-        let page = filter.page();
+        let page = filter.page() as usize;
+        let (after, find) = (filter.after.as_deref(), filter.find.as_deref());
         let by_name = filter.state.is_none() && filter.sort == GroupSort::Name;
-        let looked_at =
-            if by_name && filter.find.is_none() { page + 1 } else { GroupFilter::CANDIDATES };
+        let by_depth = filter.sort == GroupSort::Depth;
         let statement = match filter.state {
-            None if by_name => &BY_NAME,
-            None => &ANY,
+            None if by_name || find.is_some() => &BY_NAME,
+            None if by_depth => &DEEP,
+            None => &FIRST,
             Some(GroupState::Running) => &RUNNING,
             Some(GroupState::Lapsed) => &LAPSED,
             Some(GroupState::Halted) => &HALTED,
@@ -204,19 +195,19 @@ impl Store {
                 return Ok(GroupPage { groups: Vec::new(), next: None, or_more: false });
             }
         };
-        let (after, find) = (filter.after.as_deref(), filter.find.as_deref());
-        let found = self.list(executor, statement, queue, looked_at, after, find).await?;
-        let mut or_more = !by_name && found.len() >= looked_at as usize;
-        let mut groups = found;
-        // A flagged job may have ended, and left its group idle.
-        groups.retain(|group| group.state != GroupState::Idle);
-        if let Some(state) = filter.state {
-            // One that runs, or is paused, is none of those that are due.
-            groups.retain(|group| group.is_listed_as(state));
-            if let Some(prefix) = find {
-                groups.retain(|group| group.group.starts_with(prefix));
-            }
-        }
+        let fills_page = find.is_none() && (by_name || filter.state.is_none() && by_depth);
+        let looked_at = if fills_page { filter.page() + 1 } else { GroupFilter::CANDIDATES };
+        let listed = self.query(statement).bind(queue).bind(i64::from(looked_at));
+        let listed = listed.bind(after).bind(find).bind(by_depth).fetch_all(executor).await?;
+        let mut groups = listed.iter().map(group).collect::<Result<Vec<_>, _>>()?;
+        let mut or_more = !by_name && groups.len() >= looked_at as usize;
+        groups.retain(|group| {
+            // Its last job may have ended meanwhile.
+            group.state != GroupState::Idle
+                // One that runs, or is paused, is none of those that are due.
+                && filter.state.is_none_or(|state| group.is_listed_as(state))
+                && find.is_none_or(|prefix| group.group.starts_with(prefix))
+        });
         match filter.sort {
             GroupSort::Name => groups.sort_by(|a, b| a.group.cmp(&b.group)),
             GroupSort::Wait => groups.sort_by_key(|group| {
@@ -224,7 +215,6 @@ impl Store {
             }),
             GroupSort::Depth => groups.sort_by_key(|group| Reverse(group.depth.count)),
         }
-        let page = page as usize;
         let rest = groups.len() > page;
         groups.truncate(page);
         let next = groups.last().filter(|_| by_name && rest).map(|last| last.group.clone());
@@ -238,21 +228,10 @@ impl Store {
         queue: &str,
         group: &str,
     ) -> Result<Option<GroupOverview>, sqlx::Error> {
-        let found = self.list(executor, &ONE, queue, 1, Some(group), None).await?;
-        Ok(found.into_iter().find(|group| group.state != GroupState::Idle))
-    }
-
-    async fn list(
-        &self,
-        executor: impl PgExecutor<'_>,
-        statement: &'static Statement,
-        queue: &str,
-        limit: u32,
-        after: Option<&str>,
-        find: Option<&str>,
-    ) -> Result<Vec<GroupOverview>, sqlx::Error> {
-        let query = self.query(statement).bind(queue).bind(i64::from(limit)).bind(after).bind(find);
-        query.fetch_all(executor).await?.iter().map(group).collect()
+        let one = self.query(&ONE).bind(queue).bind(1_i64).bind(Some(group));
+        let found = one.bind(None::<&str>).bind(false).fetch_optional(executor).await?;
+        let found = found.as_ref().map(self::group).transpose()?;
+        Ok(found.filter(|group| group.state != GroupState::Idle))
     }
 }
 

@@ -27,7 +27,15 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     let page = session.client.groups(&mut *session.read().await?, &queue, &filter).await?;
     if page.groups.is_empty() {
         let unknown = session.client.doubt_about(&mut *session.read().await?, &queue).await?;
-        let none = || format!("no such group of queue {queue:?} has anything to do");
+        let none = || {
+            if page.or_more {
+                let looked_at = filter.looked_at();
+                return format!(
+                    "no such group of queue {queue:?} is among those that were looked at: {looked_at}"
+                );
+            }
+            format!("no such group of queue {queue:?} has anything to do")
+        };
         return Err(Failure::NothingMatched(unknown.unwrap_or_else(none)));
     }
     if session.json() {
@@ -56,7 +64,7 @@ pub(crate) async fn run(session: &Session, groups: Groups) -> Result<(), Failure
     if let Some(next) = page.next {
         line(&format!("more: --after {}", shell(&next)))?;
     } else if page.or_more {
-        line("there are more groups than were looked at")?;
+        line(&format!("there are more groups; looked at were {}", filter.looked_at()))?;
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ impl LaneFilter {
         texts.iter().all(|text| text.is_empty()) && after.is_none() && limit.is_none()
     }
 
-    fn to_filter(&self) -> Result<GroupFilter, WebError> {
+    pub(crate) fn to_filter(&self) -> Result<GroupFilter, WebError> {
         let sort = match self.sort.as_str() {
             "" | "name" => GroupSort::Name,
             "wait" => GroupSort::Wait,

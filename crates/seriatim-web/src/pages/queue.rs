@@ -49,6 +49,7 @@ struct Queue {
     find: String,
     next: Option<String>,
     or_more: bool,
+    looked_at: &'static str,
     /// The lanes are those that call for attention first.
     first: bool,
     filtered: bool,
@@ -86,6 +87,7 @@ async fn show(visit: Visit, filter: Asked<LaneFilter>) -> Shown {
                 find: field(&filter.find),
                 next: next.map(|next| next_url(&filter, &next)),
                 or_more,
+                looked_at: filter.to_filter()?.looked_at(),
                 first,
             };
             Ok((format!("Queue {}", shown(&filter.name)), main.render()?))
