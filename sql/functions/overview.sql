@@ -74,10 +74,10 @@ language sql stable as $$
 $$;
 
 -- Returns the queues that have a job, a group or settings, `up_to` at most: those with something
--- unfinished or parked before those that have only ended jobs or settings.
+-- unfinished or parked before those that have only ended jobs or settings (`idle`).
 --
 -- `jit`: by the planner's estimate of the recursion each call would be compiled, for 0.6 s.
-create or replace function known_queues(up_to bigint) returns table (name text)
+create or replace function known_queues(up_to bigint) returns table (name text, idle boolean)
 language sql stable set search_path from current set jit = off as $$
   with recursive busy(name, step) as (
     select b.name, 1 from busy_queue_after('') b
@@ -89,7 +89,7 @@ language sql stable set search_path from current set jit = off as $$
     union all
     select n.name, e.step + 1 from every e cross join lateral queue_after(e.name) n
     where e.name is not null and e.step < up_to)
-  select k.name
+  select k.name, k.idle
   from (
     select b.name, false as idle from busy b
     union all
@@ -120,7 +120,7 @@ create or replace function queue_overview(up_to bigint default 10000) returns ta
   lapsed_since timestamptz, rate integer, rate_per_ms bigint, rested_by bigint, limit_per_key integer,
   gated_groups bigint)
 language sql stable set search_path from current set jit = off as $$
-  with known as materialized (select q.name from known_queues(1000) q),
+  with known as materialized (select q.name, q.idle from known_queues(1000) q),
   alive as materialized (select p.queues from processors() p where p.alive)
   select k.name, p.paused_at, extract(epoch from clock_timestamp() - p.paused_at)::float8, p.pause_reason,
     q.in_flight_limit,
@@ -130,34 +130,35 @@ language sql stable set search_path from current set jit = off as $$
       flagged.since,
       (select j.turn_at from job j where j.queue = k.name and j.group_id is null and j.status = 'queued'
         and j.turn_at <= now() order by j.turn_at limit 1)),
-    depth.queued, depth.delayed, depth.started,
+    coalesce(depth.queued, 0), coalesce(depth.delayed, 0), coalesce(depth.started, 0),
     (select count(*) from (
       select from job j
       where j.queue = k.name and j.parked_with is not null and j.status = 'parked' limit up_to + 1) c),
     (select count(*) from (
       select from job j where j.queue = k.name and j.status = 'failed' limit up_to + 1) c),
     line.groups + flagged.due,
-    (select count(*) from claimed_groups(k.name, false, up_to + 1)),
-    (select count(*) from delayed_groups(k.name, up_to + 1)) + flagged.delayed,
+    (select count(*) from claimed_groups(k.name, false, up_to + 1) g where not k.idle),
+    (select count(*) from delayed_groups(k.name, up_to + 1) g where not k.idle) + flagged.delayed,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.halted_at is not null limit up_to + 1) c),
     (select count(*) from (
       select from group_setting s where s.queue = k.name and {paused_s} limit up_to + 1) c),
-    (select count(*) from groups_with_parked(k.name, up_to + 1)),
+    (select count(*) from groups_with_parked(k.name, up_to + 1) g where not k.idle),
     exists (select from alive a where a.queues is null or k.name = any (a.queues)) or receivers_serve(k.name),
     p.paused_until, q.dead_letter_queue,
     case when looked.dead_letters_of is null or looked.others or has_own_work(k.name) then '{}'
       else looked.dead_letters_of[:5] end,
     lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms,
     p.rested_by, nullif(q.limit_per_key, 0),
-    (select count(*) from gated_groups(k.name, up_to + 1))
+    (select count(*) from gated_groups(k.name, up_to + 1) g where not k.idle)
   from known k left join queue q on q.name = k.name
   left join lateral (
     select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
-  left join lateral queue_depth(k.name, up_to) depth on true
+  left join lateral queue_depth(k.name, up_to) depth on not k.idle
   left join lateral (
     select count(l.group_id) as groups, count(*) - count(l.group_id) as jobs, min(l.over_at) as since from (
-      (select g.group_id, g.ready_at as over_at from claimed_groups(k.name, true, up_to + 1) g)
+      (select g.group_id, g.ready_at as over_at from claimed_groups(k.name, true, up_to + 1) g
+        where not k.idle)
       union all
       (select null, j.lease_until from (
           select j.lease_until, j.xmax from job j
@@ -182,14 +183,15 @@ language sql stable set search_path from current set jit = off as $$
     join lateral (
       select j.run_at from job j
       where j.queue = k.name and j.group_id = g.group_id and j.status in ('queued', 'started')
-      order by j.group_id, j.id limit 1) h on true) blocked on true
+      order by j.group_id, j.id limit 1) h on true
+    where not k.idle) blocked on true
   left join lateral (
     select count(*) as groups, min(r.ready_at) filter (where r.ready_at <= now()) as since
-    from ready_groups(k.name, up_to + 1) r) line on true
+    from ready_groups(k.name, up_to + 1) r where not k.idle) line on true
   left join lateral (
     select count(*) filter (where f.due_at <= now()) as due,
       count(*) filter (where f.due_at > now()) as delayed,
       min(f.turn_at) filter (where f.due_at <= now()) as since
-    from new_groups(k.name, greatest(up_to + 1, 1000)) f) flagged on true
+    from new_groups(k.name, greatest(up_to + 1, 1000)) f where not k.idle) flagged on true
   order by k.name
 $$;

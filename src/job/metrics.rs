@@ -70,7 +70,8 @@ pub struct QueueMetrics {
     pub oldest_halt_s: Option<f64>,
     /// How long the attempt that has run the longest runs, in seconds.
     pub longest_running_s: Option<f64>,
-    /// The unfinished jobs of the deepest of the 100 groups that have waited the longest.
+    /// The unfinished jobs of the deepest group: of the first 100 groups of each state, those of the
+    /// newest 5,000 jobs of all queues, and those of 100 jobs spread evenly over the backlog.
     pub deepest_group: Option<u64>,
 }
 
@@ -153,7 +154,7 @@ const GAUGES: [(&str, &str, Of); 10] = [
     }),
     (
         "seriatim_deepest_group_jobs",
-        "Jobs of the deepest of the 100 groups that have waited the longest.",
+        "Jobs of the deepest group, of those that are first, grow the fastest, or have the most jobs.",
         |of| of.deepest_group.map(float),
     ),
 ];

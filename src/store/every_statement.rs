@@ -72,11 +72,20 @@ const RELATIONS: [&str; 18] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 61] = [
+const FUNCTIONS: [&str; 70] = [
     "abort",
     "ack",
     "adopt",
     "claim_of",
+    "claimed_groups",
+    "deep_groups",
+    "delayed_groups",
+    "first_groups",
+    "gated_groups",
+    "groups_with_parked",
+    "new_groups",
+    "ready_groups",
+    "rechecked_groups",
     "end_attempt",
     "has_claim",
     "hold_job",

@@ -11,6 +11,7 @@ mod carried_over;
 mod changes;
 mod error_texts;
 mod explaining;
+mod hidden_work;
 mod hosts;
 mod lists;
 mod logs;

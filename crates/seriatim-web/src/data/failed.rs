@@ -11,8 +11,8 @@ use crate::error::WebError;
 /// The dead letters of a page.
 const LETTERS: u32 = 50;
 const MOST_LETTERS: u32 = 500;
-/// Bounds the queues that are looked at, if none is named.
-const QUEUES: usize = 50;
+/// Bounds the queues that are looked at, if none is named: all that a list of queues has.
+const QUEUES: usize = 1000;
 
 /// Which dead letters. Empty fields filter nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,8 @@ pub(crate) struct Found {
     pub(crate) queues: Vec<String>,
     pub(crate) groups: Vec<FoundGroup>,
     pub(crate) jobs: Vec<JobView>,
+    /// The number of queues in which nothing was looked for.
+    pub(crate) queues_left_out: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -43,8 +45,11 @@ pub(crate) async fn find(app: &App, text: &str) -> Result<Found, WebError> {
         let job = app.client.job(&app.reads(), id).await?;
         found.jobs.extend(job.map(|job| JobView::new(job, false)));
     }
-    for overview in queues(app).await?.iter().take(QUEUES) {
-        let queue = overview.queue.clone();
+    let mut queues: Vec<_> = queues(app).await?.iter().map(|queue| queue.queue.clone()).collect();
+    // The queue that a text names is looked at in any case.
+    queues.sort_by_key(|queue| !queue.contains(text));
+    found.queues_left_out = queues.len().saturating_sub(QUEUES);
+    for queue in queues.into_iter().take(QUEUES) {
         let jobs = app.client.jobs_by_reference(&app.reads(), &queue, text, IN_QUEUE).await?;
         found.jobs.extend(jobs.into_iter().map(|job| JobView::new(job, false)));
         let named = FailedFilter::default().queue(&queue).name(text).limit(IN_QUEUE);

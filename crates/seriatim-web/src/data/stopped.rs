@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::data::{LaneRow, nodes, queues, rows};
 use crate::error::WebError;
 
-/// Bounds the queues that are looked at, and the groups of each state in a queue.
+/// Bounds the queues with such groups that are looked at, and the groups of each state in a queue.
 const QUEUES: usize = 50;
 const GROUPS: u32 = 25;
 /// Bounds the groups that are listed.
@@ -69,9 +69,11 @@ async fn in_states(
     queues: &[&QueueOverview],
     states: &[GroupState],
 ) -> Result<(Vec<LaneRow>, bool), WebError> {
+    let has_some = |queue: &&&QueueOverview| states.iter().any(|&state| any(queue, state));
+    let queues: Vec<_> = queues.iter().filter(has_some).collect();
     let mut or_more = queues.len() > QUEUES;
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    for overview in queues.iter().take(QUEUES) {
+    for overview in queues.into_iter().take(QUEUES) {
         for &state in states.iter().filter(|&&state| any(overview, state)) {
             let filter = GroupFilter::default().state(state).sort(GroupSort::Wait).limit(GROUPS);
             let page = app.client.groups(&app.reads(), &overview.queue, &filter).await?;

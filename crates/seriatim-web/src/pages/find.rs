@@ -29,6 +29,7 @@ struct FoundPage {
     queues: Vec<(String, String)>,
     groups: Vec<FoundGroup>,
     jobs: Vec<JobLine>,
+    queues_left_out: usize,
 }
 
 struct FoundGroup {
@@ -60,6 +61,7 @@ async fn show(visit: Visit, query: Asked<FindQuery>) -> Shown {
                     })
                     .collect(),
                 jobs: found.jobs.iter().map(JobLine::new).collect(),
+                queues_left_out: found.queues_left_out,
             };
             Ok((format!("Find {}", shown(&q)), main.render()?))
         })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use seriatim::admin::{
     BatchState, FailedFilter, FailedJob, GroupFilter, GroupSort, GroupState, OverriddenOption,
+    StoredSchedule,
 };
 use seriatim::explain::{LockedRow, Reason};
 use seriatim::{AttemptRecord, FailureKind};
@@ -107,7 +108,7 @@ pub(super) async fn running(session: &Session) -> Result<Vec<Finding>, Failure> 
     for queue in session.client.queues(&mut *session.read().await?).await? {
         let name = &queue.queue;
         let running =
-            GroupFilter::default().state(GroupState::Running).sort(GroupSort::Wait).limit(50);
+            GroupFilter::default().state(GroupState::Running).sort(GroupSort::Wait).limit(500);
         if queue.groups.running.count == 0 {
             continue;
         }
@@ -138,7 +139,15 @@ pub(super) async fn running(session: &Session) -> Result<Vec<Finding>, Failure> 
 pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("schedules");
     let now = session.now().await?;
-    let schedules = session.client.schedules(&mut *session.read().await?, None).await?;
+    let mut schedules = Vec::new();
+    loop {
+        let last = schedules.last().map(|schedule: &StoredSchedule| schedule.name.clone());
+        let page = session.client.schedules(&mut *session.read().await?, last.as_deref()).await?;
+        if page.is_empty() {
+            break;
+        }
+        schedules.extend(page);
+    }
     for schedule in schedules.iter().filter(|schedule| schedule.paused_at.is_none()) {
         let Some(due) = schedule.next_fire.filter(|due| now - *due > DUE) else { continue };
         findings.problem(
@@ -156,11 +165,28 @@ pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure
     Ok(findings.or_fine("none waits to be fired"))
 }
 
-/// Looks for batches that cannot end, among the newest that are pending.
+/// Looks for batches that cannot end: among the newest that are pending, and those that are recorded
+/// as failed or refused, or are open for long, among the first 100,000 that are pending.
 pub(super) async fn batches(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("batches");
     let now = session.now().await?;
-    for batch in session.client.batches(&mut *session.read().await?, None, true).await? {
+    let mut batches = session.client.batches(&mut *session.read().await?, None, true).await?;
+    let statement = format!(
+        "select b.id from (
+           select b.id, b.failed_at, b.refused, b.sealed_at, b.opened_at from {} b
+           where b.ended_at is null order by b.id limit 100000) b
+         where b.failed_at is not null or b.refused is not null or b.sealed_at is null and b.opened_at < $1
+         order by b.failed_at is null and b.refused is null, b.id limit 100",
+        session.table("batch")
+    );
+    let recorded = sqlx::query_scalar::<_, i64>(AssertSqlSafe(statement)).persistent(false);
+    let recorded = recorded.bind(now - FORGOTTEN).fetch_all(&mut *session.read().await?).await?;
+    for id in recorded {
+        if !batches.iter().any(|batch| batch.id == id) {
+            batches.extend(session.client.batch(&mut *session.read().await?, id).await?);
+        }
+    }
+    for batch in batches {
         let show = format!("{} batch show {}", program(), batch.id);
         match batch.state {
             BatchState::Failed | BatchState::Refused => findings.problem(batch.to_string(), show),
@@ -257,9 +283,13 @@ pub(super) async fn blocked(session: &Session) -> Result<Vec<Finding>, Failure> 
     let queues = session.client.queues(&mut *session.read().await?).await?;
     let old = |due: Option<DateTime<Utc>>| due.is_some_and(|due| now - due > BLOCKED);
     for queue in queues.iter().filter(|queue| queue.paused.is_none() && old(queue.oldest_due)) {
-        let ready = GroupFilter::default().state(GroupState::Ready).sort(GroupSort::Wait).limit(50);
+        let ready =
+            GroupFilter::default().state(GroupState::Ready).sort(GroupSort::Wait).limit(500);
         let page = session.client.groups(&mut *session.read().await?, &queue.queue, &ready).await?;
-        for group in page.groups.iter().filter(|group| old(group.due_at)) {
+        let mut groups: Vec<_> = page.groups.iter().filter(|group| old(group.due_at)).collect();
+        // Claims have seen the lock on these.
+        groups.sort_by_key(|group| !group.blocked);
+        for group in groups.into_iter().take(50) {
             let lane =
                 session.client.explain_group(&session.pool, &queue.queue, &group.group).await?;
             let Reason::Locked { row, seconds, session: by, .. } = lane.reason else { continue };
