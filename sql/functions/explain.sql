@@ -88,10 +88,8 @@ as $$
         + (select count(*) from (
           select from job n where n.queue = k.queue and n.group_id is null and n.status = 'started'
           limit {count_limit}) n) as in_flight,
-      (select count(*) from (
-          select from queue_group n
-          where n.queue = k.queue and n.ready_at <= now() and n.ready_at < 'infinity' and n.job_id is null
-            and n.ready_at < g.ready_at and g.gated_by is null limit {count_limit}) n)
+      (select count(*) from ready_groups(k.queue, {count_limit}) r
+        where r.ready_at <= now() and r.ready_at < g.ready_at and g.job_id is null and g.gated_by is null)
         + (select count(*) from (
           select from queue_group n
           where n.queue = k.queue and n.gated_by = g.gated_by and n.gated_at < g.gated_at

@@ -63,9 +63,9 @@ language sql stable as $$
 $$;
 
 -- Returns the job by which `group_overview` lists a group: 0 if it has a row in line, else its
--- lowest flagged job, which may have ended, else its lowest parked one; null if it has none of these.
--- A function of its own, as by the planner's estimate of these look-ups the whole view would be
--- compiled, for a second.
+-- lowest flagged job, which may have ended, else its lowest parked one; null if it has none of
+-- these. A function of its own, as by the planner's estimate of these look-ups the whole view would
+-- be compiled, for a second.
 create or replace function {schema}.listed_by(of_queue text, of_group text) returns bigint
 language plpgsql stable cost 1 as $$
 begin

@@ -5,9 +5,9 @@
 -- and names the queues.
 --
 -- Jobs that are deleted as they end, and those that were queued again since, are not counted. Jobs
--- that failed and are in a dead-letter queue are counted where they failed: up to {looked_at} jobs in
--- it that came from other queues are looked at. Ends count up to 100,001, and waits are those of the
--- last 200 successes.
+-- that failed and are in a dead-letter queue are counted where they failed: up to {looked_at} jobs
+-- in it that came from other queues are looked at. Ends count up to 100,001, and waits are those of
+-- the last 200 successes.
 --
 -- It locks nothing. No end of a job writes for it: it reads them by `job_finished`. Its plans are
 -- kept, and may be made while the table is empty: by its settings they read no more than they must.
@@ -74,9 +74,9 @@ end $$;
 -- it. Returns whether it did. Each count stops at 10,001, and no read grows with the backlog.
 -- Then it counts the minutes that are over.
 --
--- The oldest job is that of the lowest id, which `oldest_job` looks for. The deepest group is that of
--- `deep_groups`: of the first 100 groups of each state, those of the newest 5,000 jobs of all queues,
--- and those of 100 jobs spread evenly over the backlog.
+-- The oldest job is that of the lowest id, which `oldest_job` looks for. The deepest group is that
+-- of `deep_groups`: of the first 100 groups of each state, those of the newest 5,000 jobs of all
+-- queues, and those of 100 jobs spread evenly over the backlog.
 create or replace function collect_metrics(every interval default '15 s') returns boolean
 language plpgsql volatile set search_path from current set jit = off as $$
 #variable_conflict use_column

@@ -43,8 +43,8 @@ language sql stable set search_path from current as $$
   from counted n
 $$;
 
--- Returns the next queue by name that has a group with a row, or a job that is unfinished or parked.
--- Null: there is none. It has no settings of its own, so that a query takes it in.
+-- Returns the next queue by name that has a group with a row, or a job that is unfinished or
+-- parked. Null: there is none. It has no settings of its own, so that a query takes it in.
 create or replace function {schema}.busy_queue_after(after text) returns table (name text)
 language sql stable as $$
   select least(
@@ -98,10 +98,10 @@ language sql stable set search_path from current set jit = off as $$
   where k.name is not null order by k.idle, k.name limit up_to
 $$;
 
--- The queues that have a job, a group or settings, by name, 1,000 at most (`known_queues`), and what
--- they have. Each count stops at one more than `up_to`. Names are found by skipping through indexes:
--- `distinct` would read every job. Groups are counted as lists find them (waiting.sql): rows and flags
--- that their jobs have left behind count nothing.
+-- The queues that have a job, a group or settings, by name, 1,000 at most (`known_queues`), and
+-- what they have. Each count stops at one more than `up_to`. Names are found by skipping through
+-- indexes: `distinct` would read every job. Groups are counted as lists find them (waiting.sql):
+-- rows and flags that their jobs have left behind count nothing.
 --
 -- `lapsed`: claims, of groups and of jobs without one, whose lease or visibility is over, and that
 -- nobody has taken over. Groups of these are none of the running ones.

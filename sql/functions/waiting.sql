@@ -1,11 +1,11 @@
 -- Groups by what they wait for: what operators' lists show, and what their counts count.
 --
--- A group's row and its flags may outlive what they were for: jobs that were cancelled or moved, or a
--- group that is paused now. They stay until a claim comes by, and no claim does in a paused queue or
--- in one without a processor. One group may have any number of flags. So each function passes over
--- rows that say nothing, {looked_at} at most, and over 20,000 such flags, before it counts to `up_to`:
--- they fill no list. Each reads an index in the order of that index, which the settings see to. Their
--- plans are kept, as an overview calls each for each queue.
+-- A group's row and its flags may outlive what they were for: jobs that were cancelled or moved, or
+-- a group that is paused now. They stay until a claim comes by, and no claim does in a paused queue
+-- or in one without a processor. One group may have any number of flags. So each function passes
+-- over rows that say nothing, {looked_at} at most, and over 20,000 such flags, before it counts to
+-- `up_to`: they fill no list. Each reads an index in the order of that index, which the settings
+-- see to. Their plans are kept, as an overview calls each for each queue.
 --
 -- The functions lock nothing.
 
@@ -29,8 +29,8 @@ begin
 end $$;
 
 -- Returns the groups whose heads another transaction had locked at the last look, and the number of
--- looks in a row, among the last `among` groups in line: the next look is up to 1.3 s ahead, so these
--- are always near now.
+-- looks in a row, among the last `among` groups in line: the next look is up to 1.3 s ahead, so
+-- these are always near now.
 create or replace function rechecked_groups(of_queue text, among bigint)
 returns table (group_id text, rechecks smallint)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
@@ -99,9 +99,10 @@ begin
   limit up_to;
 end $$;
 
--- Returns the groups that have no row yet, with the job that is next, in the order of the line: those
--- that flags of ended jobs call for, up to `up_to`; then those that are due, and then those that are
--- not, up to as many of each. The flag of an ended job may be the only one that its group has.
+-- Returns the groups that have no row yet, with the job that is next, in the order of the line:
+-- those that flags of ended jobs call for, up to `up_to`; then those that are due, and then those
+-- that are not, up to as many of each. The flag of an ended job may be the only one that its group
+-- has.
 create or replace function new_groups(of_queue text, up_to bigint)
 returns table (group_id text, head bigint, due_at timestamptz, turn_at timestamptz)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
@@ -134,8 +135,8 @@ begin
     limit up_to) f;
 end $$;
 
--- Returns the groups that have parked jobs, by name. The failed job of a group stays in the same index
--- when nothing is parked with it any more.
+-- Returns the groups that have parked jobs, by name. The failed job of a group stays in the same
+-- index when nothing is parked with it any more.
 create or replace function groups_with_parked(of_queue text, up_to bigint) returns table (group_id text)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -186,9 +187,9 @@ end $$;
 
 -- Returns the deepest groups, and how many unfinished jobs each has, up to `counted`. They are the
 -- deepest of three kinds: the first `of_each` of every state; the groups of the newest 10,000 jobs,
--- which grow fastest, as far as these are among the newest 50 times `of_each` ids; and the groups of
--- `of_each` jobs at even distances from the oldest one to the newest, where a group with a large part
--- of the backlog shows.
+-- which grow fastest, as far as these are among the newest 50 times `of_each` ids; and the groups
+-- of `of_each` jobs at even distances from the first in line to the newest, and from the lowest id
+-- on, where a group with a large part of the backlog shows.
 create or replace function deep_groups(of_queue text, of_each bigint, counted bigint, up_to bigint)
 returns table (group_id text, depth bigint)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
@@ -197,14 +198,15 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 begin
   return query
   with bounds as materialized (
-    select coalesce(
-        least(
-          (select min(r.head_id) from ready_groups(of_queue, of_each) r),
-          (select min(f.id) from (
-            select j.id from job j where j.queue = of_queue and j.flagged and {flag_at} > 'epoch'
-            order by {flag_at}, j.id limit of_each) f)),
-        (select j.id from job j order by j.id limit 1)) as first_id,
-      (select j.id from job j order by j.id desc limit 1) as last_id),
+    select f.first_id, (select j.id from job j order by j.id desc limit 1) as last_id
+    from (values
+      -- The jobs before the first ones in line are history, as a rule.
+      (least(
+        (select min(r.head_id) from ready_groups(of_queue, of_each) r),
+        (select min(f.id) from (
+          select j.id from job j where j.queue = of_queue and j.flagged and {flag_at} > 'epoch'
+          order by {flag_at}, j.id limit of_each) f))),
+      ((select j.id from job j order by j.id limit 1))) f(first_id)),
   newest as materialized (
     select n.group_id from (
       select n.group_id from (
@@ -231,7 +233,8 @@ begin
 end $$;
 
 -- Returns the unfinished job of a queue with the lowest id, among those that are next in the first
--- 10,001 groups with a row in line, in as many that have none yet, and as many jobs without a group.
+-- 10,001 groups with a row in line, in as many that have none yet, and as many jobs without a
+-- group.
 create or replace function oldest_job(of_queue text) returns bigint
 language sql stable set search_path from current
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$

@@ -70,8 +70,8 @@ pub struct QueueMetrics {
     pub oldest_halt_s: Option<f64>,
     /// How long the attempt that has run the longest runs, in seconds.
     pub longest_running_s: Option<f64>,
-    /// The unfinished jobs of the deepest group: of the first 100 groups of each state, those of the
-    /// newest 5,000 jobs of all queues, and those of 100 jobs spread evenly over the backlog.
+    /// The unfinished jobs of the deepest group: of the first 100 groups of each state, those of
+    /// the newest 5,000 jobs of all queues, and those of 100 jobs spread evenly over the backlog.
     pub deepest_group: Option<u64>,
 }
 

@@ -237,8 +237,8 @@ impl GroupFilter {
     /// count nothing.
     ///
     /// By depth these are also the groups of the newest 10,000 jobs, which grow the fastest, and
-    /// those of 1,000 jobs at even distances from the oldest to the newest, where a group with a
-    /// large part of the backlog shows, wherever it is in line.
+    /// those of jobs at 1,000 even distances between the oldest and the newest, where a group with
+    /// a large part of the backlog shows, wherever it is in line.
     pub fn looked_at(&self) -> &'static str {
         match (self.state.is_some(), self.find.is_some(), self.sort) {
             (false, false, GroupSort::Name) => "all groups",

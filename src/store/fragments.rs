@@ -112,8 +112,8 @@ pub(crate) fn paused(alias: &str) -> String {
 /// takes some microseconds.
 pub(crate) const LOOKED_AT: u32 = 100_000;
 
-/// Returns whether the group of this alias, a row of it or a job, has an unfinished job. Its row and
-/// its flags may outlive those. Worded so that only the groups' own index does.
+/// Returns whether the group of this alias, a row of it or a job, has an unfinished job. Its row
+/// and its flags may outlive those. Worded so that only the groups' own index does.
 pub(crate) fn has_jobs(alias: &str) -> String {
     format!(
         "((select u.id from {{schema}}.job u \

@@ -54,8 +54,9 @@ const NEXT_GROUP: &str = "
       (select j.group_id from {job} j where j.queue = $1 and j.group_id > {after} and j.parked_with is not null
         order by j.group_id limit 1))";
 
-/// From a name, or a prefix, on. The name that equals the prefix is one of them. Names of groups that
-/// are idle are passed over: the rows of drained groups, and failed jobs that nothing is parked with.
+/// From a name, or a prefix, on. The name that equals the prefix is one of them. Names of groups
+/// that are idle are passed over: the rows of drained groups, and failed jobs that nothing is
+/// parked with.
 const BY_NAME_SQL: &str = "
     with recursive named(name, state, step, passed) as (
       select n.name, d.state, (d.state <> 'idle')::integer, 1 from (
@@ -103,8 +104,8 @@ fn queues(names: &Names) -> String {
 }
 
 /// The details of the groups of a state, whose names `candidates` returns; with those whose names
-/// begin with the prefix, if there is one, and the deepest ones, if these are asked for: the first of
-/// a state may be others.
+/// begin with the prefix, if there is one, and the deepest ones, if these are asked for: the first
+/// of a state may be others.
 fn of_state(names: &Names, candidates: &str) -> String {
     let candidates = format!(
         "({candidates})

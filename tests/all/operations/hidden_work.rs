@@ -1,4 +1,5 @@
-//! Lists and counts of operators beside 10,000 rows that no longer matter: each still shows the work.
+//! Lists and counts of operators beside 10,000 rows that no longer matter: each still shows the
+//! work.
 
 use std::time::Duration;
 

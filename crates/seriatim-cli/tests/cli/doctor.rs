@@ -116,6 +116,28 @@ async fn doctor_names_a_job_that_has_run_for_more_than_half_of_its_timeout() {
 }
 
 #[tokio::test]
+async fn doctor_finds_a_failed_batch_and_a_late_schedule_among_many() {
+    let cli = Cli::new().await;
+    let many = "
+        insert into seriatim.batch (id, name, starts_when, queue, job, sealed_at, failed_at)
+          values (1, 'failed', 'all_succeeded', 'q', '{}', now(), now());
+        insert into seriatim.batch_end (batch_id, job_id, queue, status, ended_at)
+          values (1, 1, 'q', 'failed', now());
+        insert into seriatim.batch (id, name, starts_when, queue, job)
+          select i, 'open', 'all_succeeded', 'q', '{}' from generate_series(2, 10001) i;
+        insert into seriatim.schedule (name, queue, job, kind, spec, missed, next_fire)
+          select 'a' || i, 'q', '{}', 'every', '60', 'last', now() + interval '1 h'
+          from generate_series(1, 10000) i;
+        insert into seriatim.schedule (name, queue, job, kind, spec, missed, next_fire)
+          values ('late', 'q', '{}', 'every', '60', 'last', now() - interval '1 h')";
+    sqlx::raw_sql(many).execute(cli.database.pool()).await.unwrap();
+    let found = cli.ends(ERROR, &["doctor"]).await.out;
+    assert!(found.contains("batches: Batch 1, \"failed\", has failed"), "{found}");
+    assert!(found.contains("schedules: schedule \"late\" has been due for"), "{found}");
+    cli.remove().await;
+}
+
+#[tokio::test]
 async fn doctor_takes_a_dead_letter_queue_for_what_it_is() {
     let cli = Cli::new().await;
     dead_letters(&cli).await;

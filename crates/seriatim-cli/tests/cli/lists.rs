@@ -239,3 +239,19 @@ async fn nodes_are_listed_and_released() {
     running.shutdown(PATIENCE).await;
     cli.remove().await;
 }
+
+#[tokio::test]
+async fn lists_of_groups_say_what_they_looked_at() {
+    let cli = Cli::new().await;
+    let many = "
+        insert into seriatim.job (queue, group_id, data, flagged)
+          select 'orders', 'a' || i, 'null', true from generate_series(1, 1100) i;
+        insert into seriatim.job (queue, group_id, data) select 'orders', 'a7', 'null' from generate_series(1, 9)";
+    sqlx::raw_sql(many).execute(cli.database.pool()).await.unwrap();
+    let deep = cli.ends(DONE, &["groups", "orders", "--sort", "depth", "--limit", "1"]).await.out;
+    assert!(deep.contains("a7") && deep.contains("10"), "{deep}");
+    assert!(deep.contains("looked at were the first 1,000 groups of each state"), "{deep}");
+    let found = cli.ends(DONE, &["groups", "orders", "--sort", "wait", "--find", "a110"]).await.out;
+    assert!(found.contains("a1100") && !found.contains("a7"), "{found}");
+    cli.remove().await;
+}

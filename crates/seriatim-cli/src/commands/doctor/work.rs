@@ -165,8 +165,8 @@ pub(super) async fn schedules(session: &Session) -> Result<Vec<Finding>, Failure
     Ok(findings.or_fine("none waits to be fired"))
 }
 
-/// Looks for batches that cannot end: among the newest that are pending, and those that are recorded
-/// as failed or refused, or are open for long, among the first 100,000 that are pending.
+/// Looks for batches that cannot end: among the newest that are pending, and those that are
+/// recorded as failed or refused, or are open for long, among the first 100,000 that are pending.
 pub(super) async fn batches(session: &Session) -> Result<Vec<Finding>, Failure> {
     let mut findings = Findings::of("batches");
     let now = session.now().await?;
