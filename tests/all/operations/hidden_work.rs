@@ -50,7 +50,7 @@ async fn only_zz(pool: &PgPool, state: GroupState) {
 }
 
 /// Work of the queue has been due for a minute, and nobody serves it.
-async fn due_for_a_minute(overview: &QueueOverview) {
+fn due_for_a_minute(overview: &QueueOverview) {
     let due = overview.oldest_due.expect("a job is due");
     let age = Utc::now() - due;
     assert!(age > TimeDelta::seconds(50) && age < TimeDelta::minutes(10), "{age}");
@@ -100,7 +100,7 @@ async fn rows_of_drained_groups_hide_no_group_that_is_ready() {
     only_zz(pool, GroupState::Ready).await;
     let overview = overview(pool).await;
     assert_eq!((overview.groups.ready.count, overview.jobs.queued.count), (1, 1));
-    due_for_a_minute(&overview).await;
+    due_for_a_minute(&overview);
     let since = "select count(*) from seriatim.queue_overview(1) where oldest_due is not null";
     assert_eq!(value::<i64>(pool, since).await, 1, "whatever the counts are bounded by");
     let metrics = "select seriatim.collect_metrics()";
@@ -161,7 +161,7 @@ async fn flags_of_one_group_hide_no_other() {
     assert_eq!(names(&listed(pool, any().sort(GroupSort::Depth)).await), ["a", "zz"]);
     let overview = overview(pool).await;
     assert_eq!((overview.groups.ready.count, overview.groups.halted.count), (1, 1));
-    due_for_a_minute(&overview).await;
+    due_for_a_minute(&overview);
 }
 
 /// Only the first job of an enqueue has a flag, and keeps it when it is cancelled.
@@ -182,7 +182,7 @@ async fn jobs_behind_a_cancelled_head_are_seen() {
     only_zz(pool, GroupState::Ready).await;
     let overview = overview(pool).await;
     assert_eq!((overview.groups.ready.count, overview.jobs.queued.count), (1, 9));
-    due_for_a_minute(&overview).await;
+    due_for_a_minute(&overview);
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn paused_groups_hide_no_ready_group() {
     assert_eq!(names(&listed(pool, ready).await), ["zz"]);
     let overview = overview(pool).await;
     assert_eq!((overview.groups.ready.count, overview.groups.paused.count), (1, 10_000));
-    due_for_a_minute(&overview).await;
+    due_for_a_minute(&overview);
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn dead_letters_hide_no_other_work() {
     by_hand(pool, DUE).await;
     let overview = overview(pool).await;
     assert!(overview.dead_letters_of.is_empty());
-    due_for_a_minute(&overview).await;
+    due_for_a_minute(&overview);
 }
 
 #[tokio::test]
