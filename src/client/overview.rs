@@ -6,7 +6,8 @@ use crate::client::client::Client;
 use crate::job::overview::{GroupFilter, GroupOverview, GroupPage, QueueOverview, TookOver};
 
 impl Client {
-    /// Returns the queues that have a job, a group or settings, by name, 1,000 at most.
+    /// Returns the queues that have a job, a group or settings, by name, 1,000 at most: those with
+    /// something unfinished or parked before those that have only ended jobs or settings.
     ///
     /// The cost does not grow with the number of jobs: counts stop at
     /// [`BoundedCount::LIMIT`](crate::explain::BoundedCount::LIMIT).

@@ -103,6 +103,8 @@ async fn rows_of_drained_groups_hide_no_group_that_is_ready() {
     due_for_a_minute(&overview);
     let since = "select count(*) from seriatim.queue_overview(1) where oldest_due is not null";
     assert_eq!(value::<i64>(pool, since).await, 1, "whatever the counts are bounded by");
+    let before = "select before from seriatim.explain_group('q', 'zz')";
+    assert_eq!(value::<i64>(pool, before).await, 0);
     let metrics = "select seriatim.collect_metrics()";
     assert!(value::<bool>(pool, metrics).await);
     let numbers =
