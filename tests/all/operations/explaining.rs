@@ -204,7 +204,7 @@ async fn what_waits_for_a_worker_is_told_apart() {
         "{seen}"
     );
 
-    // Ready behind two others. A sleeper and a claimed one do not count.
+    // Ready behind two others. A sleeper, a claimed one and one without jobs do not count.
     by_hand(
         pool,
         format!(
@@ -212,7 +212,9 @@ async fn what_waits_for_a_worker_is_told_apart() {
              insert into seriatim.queue_group (queue, group_id, ready_at, head_id, claim, job_id) values
              ('q', 'g', now() - interval '1 s', {first}, null, null), ('q', 'a', now() - interval '2 s', 1, null, null),
              ('q', 'b', now() - interval '1 h', 1, null, null), ('q', 'c', now() + interval '1 h', 1, null, null),
-             ('q', 'd', now() - interval '1 h', 1, gen_random_uuid(), 1), ('p', 'e', now() - interval '1 h', 1, null, null)"
+             ('q', 'd', now() - interval '1 h', 1, gen_random_uuid(), 1), ('p', 'e', now() - interval '1 h', 1, null, null),
+             ('q', 'f', now() - interval '1 h', 1, null, null);
+             insert into seriatim.job (queue, group_id, data) values ('q', 'a', 'null'), ('q', 'b', 'null')"
         ),
     )
     .await;
