@@ -88,7 +88,7 @@ as $$
         + (select count(*) from (
           select from job n where n.queue = k.queue and n.group_id is null and n.status = 'started'
           limit {count_limit}) n) as in_flight,
-      (select count(*) from ready_groups(k.queue, {count_limit}) r
+      (select count(*) from groups_in_line(k.queue, {count_limit}) r
         where r.ready_at <= now() and r.ready_at < g.ready_at and g.job_id is null and g.gated_by is null)
         + (select count(*) from (
           select from queue_group n

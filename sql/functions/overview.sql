@@ -26,7 +26,7 @@ language sql stable set search_path from current as $$
     greatest(n.due, case when n.grouped > up_to and n.due <= up_to then (
       select count(*) from (
         select from (
-          select r.group_id from ready_groups(of_queue, up_to + 1) r
+          select r.group_id from groups_in_line(of_queue, up_to + 1) r
           union
           select f.group_id from new_groups(of_queue, up_to + 1) f where f.due_at <= now()) r
         cross join lateral (
@@ -138,7 +138,7 @@ language sql stable set search_path from current set jit = off as $$
       select from job j where j.queue = k.name and j.status = 'failed' limit up_to + 1) c),
     line.groups + flagged.due,
     (select count(*) from claimed_groups(k.name, false, up_to + 1) g where not k.idle),
-    (select count(*) from delayed_groups(k.name, up_to + 1) g where not k.idle) + flagged.delayed,
+    (select count(*) from sleeping_groups(k.name, up_to + 1) g where not k.idle) + flagged.delayed,
     (select count(*) from (
       select from queue_group g where g.queue = k.name and g.halted_at is not null limit up_to + 1) c),
     (select count(*) from (
@@ -150,7 +150,7 @@ language sql stable set search_path from current set jit = off as $$
       else looked.dead_letters_of[:5] end,
     lost.groups, lost.groups + lost.jobs, lost.since, q.rate, q.rate_per_ms,
     p.rested_by, nullif(q.limit_per_key, 0),
-    (select count(*) from gated_groups(k.name, up_to + 1) g where not k.idle)
+    (select count(*) from groups_at_key_limit(k.name, up_to + 1) g where not k.idle)
   from known k left join queue q on q.name = k.name
   left join lateral (
     select q.paused_at, q.paused_until, q.pause_reason, q.rested_by where {paused_q}) p on true
@@ -187,7 +187,7 @@ language sql stable set search_path from current set jit = off as $$
     where not k.idle) blocked on true
   left join lateral (
     select count(*) as groups, min(r.ready_at) filter (where r.ready_at <= now()) as since
-    from ready_groups(k.name, up_to + 1) r where not k.idle) line on true
+    from groups_in_line(k.name, up_to + 1) r where not k.idle) line on true
   left join lateral (
     select count(*) filter (where f.due_at <= now()) as due,
       count(*) filter (where f.due_at > now()) as delayed,

@@ -11,7 +11,7 @@
 
 -- Returns the groups with a row in line that could begin a job, the longest ready first. A group
 -- whose head another transaction had locked is looked at again soon, and waits as well.
-create or replace function ready_groups(of_queue text, up_to bigint)
+create or replace function groups_in_line(of_queue text, up_to bigint)
 returns table (group_id text, ready_at timestamptz, head_id bigint)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -48,7 +48,7 @@ begin
 end $$;
 
 -- Returns the groups with a row that sleep until their head is due, the next one first.
-create or replace function delayed_groups(of_queue text, up_to bigint)
+create or replace function sleeping_groups(of_queue text, up_to bigint)
 returns table (group_id text, ready_at timestamptz)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -66,7 +66,7 @@ begin
 end $$;
 
 -- Returns the groups that wait for a slot of their limit key, by key, the longest wait first.
-create or replace function gated_groups(of_queue text, up_to bigint)
+create or replace function groups_at_key_limit(of_queue text, up_to bigint)
 returns table (group_id text, gated_by text)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -165,13 +165,13 @@ begin
   return query
   select r.group_id from rechecked_groups(of_queue, of_each) r
   union
-  select r.group_id from ready_groups(of_queue, of_each) r
+  select r.group_id from groups_in_line(of_queue, of_each) r
   union
   select n.group_id from new_groups(of_queue, of_each) n
   union
-  select d.group_id from delayed_groups(of_queue, of_each) d
+  select d.group_id from sleeping_groups(of_queue, of_each) d
   union
-  select c.group_id from gated_groups(of_queue, of_each) c
+  select c.group_id from groups_at_key_limit(of_queue, of_each) c
   union
   select c.group_id from claimed_groups(of_queue, false, of_each) c
   union
@@ -202,7 +202,7 @@ begin
     from (values
       -- The jobs before the first ones in line are history, as a rule.
       (least(
-        (select min(r.head_id) from ready_groups(of_queue, of_each) r),
+        (select min(r.head_id) from groups_in_line(of_queue, of_each) r),
         (select min(f.id) from (
           select j.id from job j where j.queue = of_queue and j.flagged and {flag_at} > 'epoch'
           order by {flag_at}, j.id limit of_each) f))),

@@ -35,7 +35,7 @@ statements! {
     PAUSED = |names| of_state(names, "select s.group_id from {group_setting} s where s.queue = $1 and {paused}
         order by s.paused_at limit $2");
     DELAYED = |names| of_state(names, DELAYED_SQL);
-    GATED = |names| of_state(names, "select c.group_id from {gated_groups}($1, $2) c");
+    GATED = |names| of_state(names, "select c.group_id from {groups_at_key_limit}($1, $2) c");
     READY = |names| of_state(names, READY_SQL);
     PARKED = |names| of_state(names, "select p.group_id from {groups_with_parked}($1, $2) p");
     FIRST = |names| details(names, "select f.group_id from {first_groups}($1, $2) f");
@@ -77,13 +77,13 @@ const BY_NAME_SQL: &str = "
 const READY_SQL: &str = "
     select b.group_id from {rechecked_groups}($1, $2) b
     union
-    select r.group_id from {ready_groups}($1, $2) r
+    select r.group_id from {groups_in_line}($1, $2) r
     union
     select n.group_id from {new_groups}($1, $2) n where n.due_at <= now()";
 
 /// Delayed jobs whose groups no worker has adopted are flagged.
 const DELAYED_SQL: &str = "
-    select d.group_id from {delayed_groups}($1, $2) d
+    select d.group_id from {sleeping_groups}($1, $2) d
     union
     select n.group_id from {new_groups}($1, $2) n where n.due_at > now()";
 
