@@ -4,13 +4,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-
 use crate::job::error::{BuildMistake, NameError, ScheduleError};
 use crate::job::reason::{failed_call, reason};
 use crate::job::redact::redact_detail;
 use crate::job::shard::ShardId;
 use crate::job::stall::Stall;
+use crate::job::until::Until;
 
 /// Why `migrate` failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -388,10 +387,12 @@ pub enum RestError {
         job: i64,
     },
     /// The end is too far away.
-    #[error("the rest would end at {until}, it must end within 100 years, by the database's clock")]
+    #[error(
+        "the rest would last until {until}, it must end within 100 years, by the database's clock"
+    )]
     OutOfRange {
         /// The end.
-        until: DateTime<Utc>,
+        until: Until,
     },
     /// Another transaction has had the row of the pause for five seconds.
     #[error("nothing rests for job {job}: the pause is locked by another transaction, try again")]

@@ -433,6 +433,7 @@ pub use job::queue_options::{AfterHalt, Hold, OutOfAttempts, QueueOptions, Reten
 pub use job::retry::RetryPolicy;
 pub use job::schedule::{Missed, Overlap, Schedule};
 pub use job::unique::Unique;
+pub use job::until::Until;
 pub use liveness::shutdown::{ShutdownReport, shutdown_signal};
 pub use processor::builder::ProcessorBuilder;
 pub use processor::processor::Processor;

@@ -70,6 +70,7 @@ as $$
           limit {count_limit}) n) as key_taken,
       p.id as processor, p.node, p.host, p.pid as process_id, p.queues as serves,
       p.started_at, p.seen_at, (select o.alive from processors() o where o.id = p.id) as alive,
+      (select o.silent from processors() o where o.id = p.id) as silent,
       -- The queue's settings, or else what processors say of its jobs.
       coalesce(q.max_attempts, p.max_attempts[array_position(p.queues, k.queue)],
         (select max(o.max_attempts[array_position(o.queues, k.queue)]) from processor o

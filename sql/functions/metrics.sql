@@ -123,6 +123,7 @@ begin
   insert into queue_metrics as m (queue, collected_at, numbers)
   select '', began, jsonb_build_object(
     'live_processors', (select count(*) from processor p where p.seen_at > began - interval '30 s'),
+    'silent_processors', (select count(*) from processors() p where p.silent),
     -- Null where the sessions of other roles cannot be seen.
     'vacuum_horizon_s', (
       select extract(epoch from began - min(a.xact_start)) from pg_catalog.pg_stat_activity a

@@ -9,20 +9,25 @@ language sql stable as $$
 $$;
 
 -- The processors, and whether each lives: its presence lock is held, or, of one that shows none, it
--- was seen in the last 30 s. A standby sees no locks of the primary. `queues` is null of a version
--- that does not say.
+-- was seen in the last 30 s. A standby sees no locks of the primary. One that lives and was not seen
+-- for 30 s is `silent`: it is frozen, or cannot write. `queues` is null of a version that does not
+-- say.
 create or replace function processors() returns table (id bigint, node text, host text, pid integer,
-  queues text[], started_at timestamptz, seen_at timestamptz, alive boolean)
+  queues text[], started_at timestamptz, seen_at timestamptz, alive boolean, silent boolean)
 language sql stable set search_path from current as $$
   with held as materialized (
     select (l.classid::bigint << 32) | l.objid::bigint as key from pg_catalog.pg_locks l
     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
       and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
-  select p.id, p.node, p.host, p.pid, p.queues, p.started_at, p.seen_at,
-    case when p.presence_key is null or pg_catalog.pg_is_in_recovery()
-        then p.seen_at > written_until() - interval '30 s'
-      else p.presence_key in (select h.key from held h) end
-  from processor p order by p.id
+  select o.id, o.node, o.host, o.pid, o.queues, o.started_at, o.seen_at, o.alive,
+    o.alive and o.seen_at <= written_until() - interval '30 s'
+  from (
+    select p.*,
+      case when p.presence_key is null or pg_catalog.pg_is_in_recovery()
+          then p.seen_at > written_until() - interval '30 s'
+        else p.presence_key in (select h.key from held h) end as alive
+    from processor p) o
+  order by o.id
 $$;
 
 -- Returns the timeout of a queue's handlers in a processor, in milliseconds. If that one has none

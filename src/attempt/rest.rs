@@ -3,13 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use crate::attempt::active_job::ActiveJob;
 use crate::error::RestError;
-use crate::job::words::clock_time;
+use crate::job::until::Until;
 use crate::metrics::rests::record_rest;
 use crate::store::{RestArguments, RestState, in_short_tx, is_end_refused};
 
@@ -17,8 +16,8 @@ use crate::store::{RestArguments, RestState, in_short_tx, is_end_refused};
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl ActiveJob {
-    /// Lets the job's group rest until `until`, by the database's clock: no job of it starts before
-    /// that. Other groups go on. It is for a partner that answers "too many requests" for one
+    /// Lets the job's group rest until `until`, a [`Duration`] from now or a time, by the database's
+    /// clock: no job of it starts before that. Other groups go on. It is for a partner that answers "too many requests" for one
     /// account: [`rest_queue`](Self::rest_queue) is for one that does so for all.
     ///
     /// The rest counts at once and whatever becomes of the attempt: it is written on a connection
@@ -35,8 +34,7 @@ impl ActiveJob {
     ///     match charge(cents).await? {
     ///         Answer::Done => Ok(()),
     ///         Answer::TooMany { retry_after } => {
-    ///             let until = chrono::Utc::now() + retry_after;
-    ///             job.rest_group(until, "429 from the payment provider").await?;
+    ///             job.rest_group(retry_after, "429 from the payment provider").await?;
     ///             Err(JobError::snooze(retry_after))
     ///         }
     ///     }
@@ -59,11 +57,15 @@ impl ActiveJob {
     ///
     /// # Cancel safety
     /// Not cancel safe: the rest may have been written.
-    pub async fn rest_group(&self, until: DateTime<Utc>, reason: &str) -> Result<bool, RestError> {
+    pub async fn rest_group(
+        &self,
+        until: impl Into<Until>,
+        reason: &str,
+    ) -> Result<bool, RestError> {
         if self.group.is_none() {
             return Err(RestError::NoGroup { job: self.id });
         }
-        self.rest(RestArguments { whole_queue: false, until, reason }).await
+        self.rest(RestArguments { whole_queue: false, until: until.into(), reason }).await
     }
 
     /// Lets the whole queue rest until `until`, as [`rest_group`](Self::rest_group) does with the
@@ -77,15 +79,19 @@ impl ActiveJob {
     /// Not cancel safe: the rest may have been written.
     ///
     /// [`resume_queue`]: crate::admin::Operator::resume_queue
-    pub async fn rest_queue(&self, until: DateTime<Utc>, reason: &str) -> Result<bool, RestError> {
-        self.rest(RestArguments { whole_queue: true, until, reason }).await
+    pub async fn rest_queue(
+        &self,
+        until: impl Into<Until>,
+        reason: &str,
+    ) -> Result<bool, RestError> {
+        self.rest(RestArguments { whole_queue: true, until: until.into(), reason }).await
     }
 
     async fn rest(&self, arguments: RestArguments<'_>) -> Result<bool, RestError> {
         let RestArguments { whole_queue, until, reason } = arguments;
         if let Some(suppressed) = &self.reporter.suppressed {
             let what = if whole_queue { "queue" } else { "group" };
-            suppressed.note(format!("the {what} rests until {}: {reason}", clock_time(&until)));
+            suppressed.note(format!("the {what} rests until {until}: {reason}"));
             return Ok(true);
         }
         let deadline = Instant::now() + LIMIT;
@@ -105,7 +111,7 @@ impl ActiveJob {
         record_rest(&self.queue, whole_queue);
         let (queue, group) = (&*self.queue, self.group().filter(|_| !whole_queue));
         let what = if whole_queue { "queue" } else { "group" };
-        let until = until.to_rfc3339();
+        let until = until.to_string();
         tracing::info!(
             target: "seriatim::job", queue, group, job = self.id, until, reason, "{what} rests"
         );

@@ -23,6 +23,7 @@ use crate::job::new_job::DATA_LIMIT;
 use crate::job::progress::checkpoint_json;
 use crate::job::reason::failed_call;
 use crate::job::redact::{Redacted, json_error, redact_detail};
+use crate::job::until::Until;
 use crate::metrics::receives::record_receive;
 use crate::store::{
     ReceiptState, ReceiveArguments, ReceivedRow, RestArguments, RestState, begin_ack, begin_nack,
@@ -531,9 +532,9 @@ impl Client {
         in_span(&begin_nack(receipt.job), snoozed).await
     }
 
-    /// Lets the group of a received job rest until `until`, by the database's clock, as
-    /// [`ActiveJob::rest_group`](crate::ActiveJob::rest_group) does: no job of it is received or
-    /// started before that. The job itself stays received: [`snooze`](Self::snooze) puts it off.
+    /// Lets the group of a received job rest until `until`, a [`Duration`] from now or a time, by
+    /// the database's clock, as [`ActiveJob::rest_group`](crate::ActiveJob::rest_group) does: no
+    /// job of it is received or started before that. The job itself stays received: [`snooze`](Self::snooze) puts it off.
     /// Returns whether the rest counts: `false` if a pause stands that lasts as long, or `until` is
     /// over. In a transaction it counts when that commits.
     ///
@@ -548,10 +549,15 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-        until: DateTime<Utc>,
+        until: impl Into<Until>,
         reason: &str,
     ) -> Result<bool, ReceiveError> {
-        self.rest(executor, receipt, RestArguments { whole_queue: false, until, reason }).await
+        self.rest(
+            executor,
+            receipt,
+            RestArguments { whole_queue: false, until: until.into(), reason },
+        )
+        .await
     }
 
     /// Lets the whole queue of a received job rest, as [`rest_group`](Self::rest_group) does with
@@ -566,10 +572,15 @@ impl Client {
         &self,
         executor: impl PgExecutor<'_>,
         receipt: &Receipt,
-        until: DateTime<Utc>,
+        until: impl Into<Until>,
         reason: &str,
     ) -> Result<bool, ReceiveError> {
-        self.rest(executor, receipt, RestArguments { whole_queue: true, until, reason }).await
+        self.rest(
+            executor,
+            receipt,
+            RestArguments { whole_queue: true, until: until.into(), reason },
+        )
+        .await
     }
 
     async fn rest(

@@ -35,6 +35,7 @@ mod requests;
 mod rests;
 mod retire;
 mod schedules;
+mod silent;
 mod simple_claims;
 mod skip_locked;
 mod stress;

@@ -21,7 +21,7 @@ async fn rest(
     whole_queue: bool,
 ) -> RestState {
     let until = Utc::now() + TimeDelta::hours(1);
-    let arguments = RestArguments { whole_queue, until, reason: "429" };
+    let arguments = RestArguments { whole_queue, until: until.into(), reason: "429" };
     let receipt = format!("{}.{}", claim.job, claim.token);
     scene.store.rest(conn, &receipt, arguments).await.unwrap()
 }
@@ -138,7 +138,7 @@ async fn a_claim_that_was_taken_over_lets_nothing_rest() {
                 assert!(scene.row("g").await.unwrap().suspected);
                 let past = RestArguments {
                     whole_queue: false,
-                    until: Utc::now() - TimeDelta::seconds(1),
+                    until: (Utc::now() - TimeDelta::seconds(1)).into(),
                     reason: "429",
                 };
                 let receipt = format!("{}.{}", old.job, old.token);

@@ -121,12 +121,26 @@ pub struct ProcessorInfo {
     pub pid: Option<i32>,
     /// Whether it shows that it lives: by a lock, or on a standby by [`seen_at`](Self::seen_at).
     pub alive: bool,
+    /// Whether it lives and was not seen for 30 s: it is frozen, or cannot write. It enforces no
+    /// timeout then. Maintenance of another process ends its runs 30 s after their timeouts.
+    pub silent: bool,
     /// The queues that it serves; `None`: it is of a version that does not say.
     pub queues: Option<Vec<String>>,
     /// When it started.
     pub started_at: Option<DateTime<Utc>>,
     /// When it last said that it lives, which it does every 10 s.
     pub seen_at: Option<DateTime<Utc>>,
+}
+
+impl ProcessorInfo {
+    /// Returns `alive`, `silent` or `gone`.
+    pub fn state(&self) -> &'static str {
+        match (self.alive, self.silent) {
+            (false, _) => "gone",
+            (true, true) => "silent",
+            (true, false) => "alive",
+        }
+    }
 }
 
 /// The database session that holds a running job.

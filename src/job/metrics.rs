@@ -29,6 +29,10 @@ pub struct Metrics {
 pub struct FleetMetrics {
     /// Processors that were seen in the last 30 s.
     pub live_processors: u64,
+    /// Processors whose sessions live, and which were not seen for 30 s: they are frozen, or cannot
+    /// write.
+    #[serde(default)]
+    pub silent_processors: u64,
     /// The age of the oldest snapshot, which keeps vacuum from dead rows, in seconds; `None`: none
     /// is open, or the role cannot see it.
     pub vacuum_horizon_s: Option<f64>,
@@ -163,10 +167,16 @@ const GAUGES: [(&str, &str, Of); 10] = [
 type OfFleet = fn(&Metrics) -> Option<f64>;
 
 /// The metrics with one value for the fleet, each with its type and help.
-const FLEET: [(&str, &str, &str, OfFleet); 8] = [
+const FLEET: [(&str, &str, &str, OfFleet); 9] = [
     ("seriatim_live_processors", "gauge", "Processors seen in the last 30 s.", |of| {
         Some(float(of.fleet.live_processors))
     }),
+    (
+        "seriatim_silent_processors",
+        "gauge",
+        "Processors whose sessions live, and which were not seen for 30 s.",
+        |of| Some(float(of.fleet.silent_processors)),
+    ),
     (
         "seriatim_vacuum_horizon_seconds",
         "gauge",

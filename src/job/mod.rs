@@ -52,5 +52,6 @@ pub(crate) mod shard;
 pub(crate) mod stall;
 pub(crate) mod trace_parent;
 pub(crate) mod unique;
+pub(crate) mod until;
 pub(crate) mod waits;
 pub(crate) mod words;

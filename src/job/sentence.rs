@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::job::attempt::AttemptInfo;
 use crate::job::explanation::{
@@ -12,6 +12,10 @@ use crate::job::explanation::{
 use crate::job::job::JobStatus;
 use crate::job::progress::Progress;
 use crate::job::words::{clock_time, counted};
+
+/// How long after its timeout a run of a silent process is ended: `abort_silent_runs` in
+/// `sql/functions/silent.sql`.
+const SILENT_GRACE: TimeDelta = TimeDelta::seconds(30);
 
 impl fmt::Display for JobExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,15 +100,15 @@ impl fmt::Display for Reason {
                     write!(f, " in {processor}")?;
                 }
                 write!(f, ", {session}")?;
-                write_timeout(f, timeout_at.as_ref())
+                write_timeout(f, timeout_at.as_ref(), processor.as_ref())
             }
             Self::Locked { row, seconds, session } => write_locked(f, *row, *seconds, session),
             Self::Claimed { attempt, seconds, processor, lease_until, timeout_at, progress } => {
-                let (time, processor) = (in_words(*seconds), by_processor(processor.as_ref()));
+                let (time, by) = (in_words(*seconds), by_processor(processor.as_ref()));
                 let progress = far(progress.as_ref());
-                write!(f, "is claimed ({attempt}, for {time}{progress}) by {processor}")?;
+                write!(f, "is claimed ({attempt}, for {time}{progress}) by {by}")?;
                 write!(f, "; its lease ends at {}", clock_time(lease_until))?;
-                write_timeout(f, timeout_at.as_ref())
+                write_timeout(f, timeout_at.as_ref(), processor.as_ref())
             }
             Self::Suspected { attempt, processor, taken_over_at: at } => {
                 write_begun(f, *attempt, processor.as_ref())?;
@@ -331,8 +335,21 @@ fn write_why(f: &mut fmt::Formatter<'_>, why: Option<&String>) -> fmt::Result {
     why.map_or(Ok(()), |why| write!(f, ": {}", one_line(why).trim_end_matches('.')))
 }
 
-fn write_timeout(f: &mut fmt::Formatter<'_>, at: Option<&DateTime<Utc>>) -> fmt::Result {
-    at.map_or(Ok(()), |at| write!(f, "; its timeout ends it at {}", clock_time(at)))
+/// Writes when the timeout ends a run. A silent process does not enforce it; another one does later.
+fn write_timeout(
+    f: &mut fmt::Formatter<'_>,
+    at: Option<&DateTime<Utc>>,
+    processor: Option<&ProcessorInfo>,
+) -> fmt::Result {
+    let Some(at) = at else { return Ok(()) };
+    if !processor.is_some_and(|processor| processor.silent) {
+        return write!(f, "; its timeout ends it at {}", clock_time(at));
+    }
+    let at = clock_time(&(*at + SILENT_GRACE));
+    write!(
+        f,
+        "; its process enforces no timeout, and maintenance of another one ends it after {at}"
+    )
 }
 
 fn write_jobs_behind(f: &mut fmt::Formatter<'_>, behind: BoundedCount, job: i64) -> fmt::Result {
@@ -399,7 +416,13 @@ impl fmt::Display for ProcessorInfo {
             (None, Some(pid)) => write!(f, " (pid {pid})"),
             (None, None) => Ok(()),
         }?;
-        f.write_str(if self.alive { "" } else { ", which is gone" })
+        match (self.alive, self.seen_at) {
+            (false, _) => f.write_str(", which is gone"),
+            (true, Some(at)) if self.silent => {
+                write!(f, ", which was last seen at {}", clock_time(&at))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::maintenance::queues::maintain_queues;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress};
 use crate::maintenance::schedules::{Fired, fire_schedules};
+use crate::maintenance::silent::abort_silent_runs;
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
 use crate::store::{QueueRound, Store, WorkConnection};
@@ -159,6 +160,7 @@ impl Maintenance<'_> {
             tidy(store, &mut conn).await?;
         }
         if leads && round {
+            abort_silent_runs(store, &mut conn).await?;
             forget_expired(store, &mut conn).await?;
             forget_pauses(store, &mut conn, &mut cursors.settings).await?;
             rounds = maintain_queues(store, &mut conn, &self.queues).await?;

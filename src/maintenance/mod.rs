@@ -14,5 +14,6 @@ mod queues;
 pub(crate) mod requests;
 mod retention;
 pub(crate) mod schedules;
+mod silent;
 mod tidy;
 mod unserved;

@@ -72,8 +72,9 @@ const RELATIONS: [&str; 18] = [
 ];
 
 /// Functions of a schema that statements call.
-const FUNCTIONS: [&str; 70] = [
+const FUNCTIONS: [&str; 71] = [
     "abort",
+    "abort_silent_runs",
     "ack",
     "adopt",
     "claim_of",

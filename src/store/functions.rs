@@ -94,6 +94,7 @@ const FILES: &[&str] = &[
     include_str!("../../sql/functions/operation.sql"),
     include_str!("../../sql/functions/control.sql"),
     include_str!("../../sql/functions/abort.sql"),
+    include_str!("../../sql/functions/silent.sql"),
     include_str!("../../sql/functions/park.sql"),
     include_str!("../../sql/functions/pause.sql"),
     include_str!("../../sql/functions/redrive.sql"),

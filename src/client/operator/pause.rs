@@ -1,11 +1,11 @@
 //! Pauses of queues and groups.
 
-use chrono::{DateTime, Utc};
 use sqlx::PgExecutor;
 
 use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::name;
+use crate::job::until::Until;
 use crate::store::is_end_refused;
 
 impl Operator {
@@ -28,8 +28,8 @@ impl Operator {
         self.start_pause(executor, queue, None, None).await
     }
 
-    /// Pauses a queue as [`pause_queue`](Self::pause_queue) does, until `until` by the database's
-    /// clock: then it resumes by itself, never sooner, and within the poll of an idle worker (0.5 s
+    /// Pauses a queue as [`pause_queue`](Self::pause_queue) does, until `until`, a `Duration` from
+    /// now or a time by the database's clock: then it resumes by itself, never sooner, and within the poll of an idle worker (0.5 s
     /// by default). Nothing has to run for it but a worker or a receiver.
     ///
     /// A queue that is paused gets this end instead of its own.
@@ -41,9 +41,9 @@ impl Operator {
         &self,
         executor: impl PgExecutor<'_>,
         queue: &str,
-        until: DateTime<Utc>,
+        until: impl Into<Until>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, None, Some(until)).await
+        self.start_pause(executor, queue, None, Some(until.into())).await
     }
 
     /// Ends the pause of a queue, and wakes its workers.
@@ -80,8 +80,8 @@ impl Operator {
         self.start_pause(executor, queue, Some(group), None).await
     }
 
-    /// Pauses a group as [`pause_group`](Self::pause_group) does, until `until` by the database's
-    /// clock: then it resumes by itself, never sooner, as a job does that is delayed until then.
+    /// Pauses a group as [`pause_group`](Self::pause_group) does, until `until`, a `Duration` from
+    /// now or a time by the database's clock: then it resumes by itself, never sooner, as a job does that is delayed until then.
     ///
     /// A group that is paused gets this end instead of its own.
     ///
@@ -93,9 +93,9 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: &str,
-        until: DateTime<Utc>,
+        until: impl Into<Until>,
     ) -> Result<(), ControlError> {
-        self.start_pause(executor, queue, Some(group), Some(until)).await
+        self.start_pause(executor, queue, Some(group), Some(until.into())).await
     }
 
     pub(crate) async fn start_pause(
@@ -103,7 +103,7 @@ impl Operator {
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: Option<&str>,
-        until: Option<DateTime<Utc>>,
+        until: Option<Until>,
     ) -> Result<(), ControlError> {
         name::check_lane(queue, group)?;
         let acting = self.acting()?;
@@ -111,7 +111,7 @@ impl Operator {
         paused.map_err(|error| match until {
             Some(until) if is_end_refused(&error) => ControlError::OutOfRange {
                 setting: "the end of the pause",
-                value: until.to_rfc3339(),
+                value: until.to_string(),
                 range: "a time to come, by the database's clock, within 100 years",
             },
             _ => error.into(),

@@ -2,7 +2,7 @@
 //! `sql/functions/control.sql` carry them out. Each waits for no handler.
 
 use sqlx::postgres::PgRow;
-use sqlx::{PgExecutor, Row};
+use sqlx::{PgConnection, PgExecutor, Row};
 
 use crate::job::job::JobStatus;
 use crate::store::statement::{Statement, statements};
@@ -14,6 +14,7 @@ statements! {
     SKIP = |names| names.sql("select status, done, halted_by, busy, dead_letter_of from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
+    ABORT_SILENT = |names| names.sql("select {abort_silent_runs}(1)");
     PARK = |names| names.sql("select job, running, busy from {park}($1, $2, $3, $4)");
     UNHALT_GROUP = |names| names.sql("select {unhalt}($1, $2, $3, $4)");
 }
@@ -61,6 +62,15 @@ pub(crate) struct ParkReport {
 }
 
 impl Store {
+    /// Ends a run of a silent process that is past its timeout; returns whether there was one.
+    pub(crate) async fn abort_silent_run(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<bool, sqlx::Error> {
+        let ended = self.query(&ABORT_SILENT).fetch_one(conn).await?;
+        Ok(ended.try_get::<i32, _>(0)? > 0)
+    }
+
     pub(crate) async fn cancel(
         &self,
         executor: impl PgExecutor<'_>,

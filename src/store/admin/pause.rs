@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sea_query::Order;
 use sqlx::{PgExecutor, Row};
 
 use crate::job::counts::{PausedGroup, PausedQueue};
 use crate::job::job_error::storable_text;
+use crate::job::until::Until;
 use crate::store::admin::control::Acting;
 use crate::store::builder::{PG, render, select, sql};
 use crate::store::fragments::paused;
@@ -17,9 +17,13 @@ use crate::store::statement::statements;
 use crate::store::store::Store;
 
 statements! {
-    PAUSE = |names| names.sql("select {pause}($1, $2, $3, $4, $5)");
-    UNPAUSE = |names| names.sql("select {resume}($1, $2, $3, $4)");
-    REST = |names| names.sql("select {rest}($1, $2, $3, $4)");
+    PAUSE = |names| names.sql(
+        "select {pause}($1, $2, $3, $4, coalesce($5, clock_timestamp() + $6::float8 * interval '1 ms'))",
+    );
+    RESUME = |names| names.sql("select {resume}($1, $2, $3, $4)");
+    REST = |names| names.sql(
+        "select {rest}($1, coalesce($2, clock_timestamp() + $5::float8 * interval '1 ms'), $3, $4)",
+    );
     PAUSED_QUEUE = paused_queue;
     PAUSED_GROUPS = paused_groups;
 }
@@ -59,7 +63,7 @@ pub(crate) enum RestState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RestArguments<'a> {
     pub(crate) whole_queue: bool,
-    pub(crate) until: DateTime<Utc>,
+    pub(crate) until: Until,
     pub(crate) reason: &'a str,
 }
 
@@ -78,11 +82,12 @@ impl Store {
         executor: impl PgExecutor<'_>,
         queue: &str,
         group: Option<&str>,
-        until: Option<DateTime<Utc>>,
+        until: Option<Until>,
         acting: Acting<'_>,
     ) -> Result<(), sqlx::Error> {
         let pause = self.query(&PAUSE).bind(queue).bind(group);
-        let pause = pause.bind(acting.reason).bind(acting.actor).bind(until);
+        let (at, after) = until.map(Until::arguments).unwrap_or_default();
+        let pause = pause.bind(acting.reason).bind(acting.actor).bind(at).bind(after);
         pause.execute(executor).await.map(drop)
     }
 
@@ -95,8 +100,9 @@ impl Store {
         arguments: RestArguments<'_>,
     ) -> Result<RestState, sqlx::Error> {
         let RestArguments { whole_queue, until, reason } = arguments;
-        let rest = self.query(&REST).bind(receipt.to_owned()).bind(until);
-        let rest = rest.bind(storable_text(reason)).bind(whole_queue);
+        let (at, after) = until.arguments();
+        let rest = self.query(&REST).bind(receipt.to_owned()).bind(at);
+        let rest = rest.bind(storable_text(reason)).bind(whole_queue).bind(after);
         match rest.fetch_one(executor).await?.try_get(0)? {
             "done" => Ok(RestState::Set),
             "kept" => Ok(RestState::Kept),
@@ -114,7 +120,7 @@ impl Store {
         group: Option<&str>,
         acting: Acting<'_>,
     ) -> Result<bool, sqlx::Error> {
-        let resume = self.query(&UNPAUSE).bind(queue).bind(group);
+        let resume = self.query(&RESUME).bind(queue).bind(group);
         resume.bind(acting.reason).bind(acting.actor).fetch_one(executor).await?.try_get(0)
     }
 

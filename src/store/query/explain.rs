@@ -127,6 +127,7 @@ fn processor(row: &PgRow) -> Result<Option<ProcessorInfo>, sqlx::Error> {
         host: row.try_get("host")?,
         pid: row.try_get("process_id")?,
         alive: row.try_get::<Option<bool>, _>("alive")?.unwrap_or_default(),
+        silent: row.try_get::<Option<bool>, _>("silent")?.unwrap_or_default(),
         queues: row.try_get("serves")?,
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,

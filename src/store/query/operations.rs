@@ -23,7 +23,7 @@ statements! {
         where o.job_id = $1 order by o.id limit 100",
     );
     PROCESSORS = |names| names.sql(
-        "select id, node, host, pid, alive, queues, started_at, seen_at from {processors}()",
+        "select id, node, host, pid, alive, queues, started_at, seen_at, silent from {processors}()",
     );
 }
 
@@ -66,6 +66,7 @@ impl Store {
                     queues: row.try_get(5)?,
                     started_at: row.try_get(6)?,
                     seen_at: row.try_get(7)?,
+                    silent: row.try_get(8)?,
                 })
             })
             .collect()

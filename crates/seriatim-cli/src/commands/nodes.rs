@@ -31,10 +31,11 @@ async fn list(session: &Session) -> Result<(), Failure> {
     let now = session.now().await?;
     let mut table = Table::new(&["~node", "state", "~host", "#pid", "#up", "#seen", "~queues"]);
     for processor in processors {
-        let ProcessorInfo { node, host, pid, alive, queues, started_at, seen_at, .. } = processor;
+        let state = processor.state();
+        let ProcessorInfo { node, host, pid, queues, started_at, seen_at, .. } = processor;
         table.row([
             node,
-            String::from(if alive { "alive" } else { "gone" }),
+            state.to_owned(),
             host.unwrap_or_default(),
             pid.map(|pid| pid.to_string()).unwrap_or_default(),
             started_at.map(|time| since(time, now)).unwrap_or_default(),

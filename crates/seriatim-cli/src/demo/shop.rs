@@ -117,8 +117,8 @@ impl JobHandler for Call {
         let Booked(customer) = booked;
         sleep(Duration::from_millis(100)).await;
         if customer == LIMITED && job.snoozes() == 0 {
-            let until = Utc::now() + RETRY_AFTER;
-            job.rest_group(until, "their server answered 429").await.map_err(JobError::retry)?;
+            let rested = job.rest_group(RETRY_AFTER, "their server answered 429").await;
+            rested.map_err(JobError::retry)?;
             return Err(JobError::snooze(RETRY_AFTER));
         }
         if customer.is_multiple_of(5) && job.attempt() < 3 {

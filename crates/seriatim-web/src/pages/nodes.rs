@@ -40,7 +40,8 @@ async fn show(visit: Visit) -> Shown {
 pub(crate) struct NodeRow {
     pub(crate) node: String,
     pub(crate) process: String,
-    pub(crate) alive: bool,
+    /// `alive`, `silent` or `gone`.
+    pub(crate) state: &'static str,
     /// The queues that it serves, each with its address; `None`: it does not say.
     pub(crate) queues: Option<Vec<(String, String)>>,
     pub(crate) started: Option<When>,
@@ -56,7 +57,7 @@ impl NodeRow {
         Self {
             node: shown(&processor.node),
             process: format!("{host}{pid}"),
-            alive: processor.alive,
+            state: processor.state(),
             queues: processor.queues.as_ref().map(|queues| queues.iter().map(queue).collect()),
             started: processor.started_at.map(When::new),
             seen: processor.seen_at.map(When::new),

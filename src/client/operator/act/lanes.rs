@@ -7,6 +7,7 @@ use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::change::Change;
 use crate::job::effect::{Effect, Undo};
+use crate::job::until::Until;
 use crate::job::words::{Lane, clock_time, counted, counted_are};
 
 impl Operator {
@@ -18,7 +19,7 @@ impl Operator {
         until: Option<DateTime<Utc>>,
     ) -> Result<Effect, ControlError> {
         let doubt = self.client().doubt_about(conn, queue).await?;
-        self.start_pause(&mut *conn, queue, group, until).await?;
+        self.start_pause(&mut *conn, queue, group, until.map(Until::At)).await?;
         let until = match until {
             Some(until) => format!("until {} or until it is resumed", clock_time(&until)),
             None => String::from("until it is resumed"),

@@ -68,6 +68,22 @@ pub(super) async fn processors(session: &Session) -> Result<Vec<Finding>, Failur
             Some(format!("{} nodes release {}", program(), shell(&dead.node))),
         );
     }
+    for silent in processors.iter().filter(|processor| processor.silent) {
+        let host = silent.host.as_deref().unwrap_or("?");
+        let pid = silent.pid.map_or_else(|| String::from("?"), |pid| pid.to_string());
+        let seen = silent.seen_at.map(|at| since(at, now)).unwrap_or_default();
+        findings.problem(
+            format!(
+                "a processor of node {:?} (host {host}, pid {pid}) has not been seen for {seen}, and its sessions live: \
+                 it is frozen or cannot write, and enforces no timeout",
+                silent.node
+            ),
+            String::from(
+                "continue the process (kill -CONT) or end it (kill -KILL): its jobs are taken over then. Maintenance \
+                 of another process ends its runs 30 s after their timeouts",
+            ),
+        );
+    }
     let count = processors.iter().filter(|processor| processor.alive).count();
     Ok(findings.or_fine(&format!("{count} alive, and every queue with due work is served")))
 }
