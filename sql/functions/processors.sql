@@ -9,9 +9,9 @@ language sql stable as $$
 $$;
 
 -- The processors, and whether each lives: its presence lock is held, or, of one that shows none, it
--- was seen in the last 30 s. A standby sees no locks of the primary. One that lives and was not seen
--- for 30 s is `silent`: it is frozen, or cannot write. `queues` is null of a version that does not
--- say.
+-- was seen in the last 30 s. A standby sees no locks of the primary. One that lives and was not
+-- seen for 30 s is `silent`: it is frozen, or cannot write. `queues` is null of a version that
+-- does not say.
 create or replace function processors() returns table (id bigint, node text, host text, pid integer,
   queues text[], started_at timestamptz, seen_at timestamptz, alive boolean, silent boolean)
 language sql stable set search_path from current as $$

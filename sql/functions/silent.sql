@@ -1,7 +1,7 @@
 -- Ends up to `n` runs that no timeout ends, because their process is silent: it is frozen, and its
--- sessions live. A run is ended as `abort` ends one, 30 s after its timeout, and recorded as such by
--- the actor `maintenance`. A run without a timeout continues, and so does a receiver's. Returns how
--- many it ended.
+-- sessions live. A run is ended as `abort` ends one, 30 s after its timeout, and so recorded, by
+-- the actor `maintenance`. A run without a timeout continues, and so does one of a receiver.
+-- Returns how many it ended.
 --
 -- Locks: as `abort`.
 create or replace function abort_silent_runs(n integer) returns integer

@@ -16,9 +16,10 @@ use crate::store::{RestArguments, RestState, in_short_tx, is_end_refused};
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl ActiveJob {
-    /// Lets the job's group rest until `until`, a [`Duration`] from now or a time, by the database's
-    /// clock: no job of it starts before that. Other groups go on. It is for a partner that answers "too many requests" for one
-    /// account: [`rest_queue`](Self::rest_queue) is for one that does so for all.
+    /// Lets the job's group rest until `until`, a [`Duration`] from now or a time, by the clock of
+    /// the database: no job of it starts before that. Other groups go on. It is for a partner that
+    /// answers "too many requests" for one account: [`rest_queue`](Self::rest_queue) is for one
+    /// that does so for all.
     ///
     /// The rest counts at once and whatever becomes of the attempt: it is written on a connection
     /// beside the pool, in no transaction of the handler's. The job itself goes on. It should

@@ -534,9 +534,9 @@ impl Client {
 
     /// Lets the group of a received job rest until `until`, a [`Duration`] from now or a time, by
     /// the database's clock, as [`ActiveJob::rest_group`](crate::ActiveJob::rest_group) does: no
-    /// job of it is received or started before that. The job itself stays received: [`snooze`](Self::snooze) puts it off.
-    /// Returns whether the rest counts: `false` if a pause stands that lasts as long, or `until` is
-    /// over. In a transaction it counts when that commits.
+    /// job of it is received or started before that. The job itself stays received:
+    /// [`snooze`](Self::snooze) puts it off. Returns whether the rest counts: `false` if a pause
+    /// stands that lasts as long, or `until` is over. In a transaction it counts when that commits.
     ///
     /// # Errors
     /// As [`ack`](Self::ack); [`ReceiveError::Refused`] also for a job without a group, and for an

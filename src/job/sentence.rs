@@ -335,7 +335,8 @@ fn write_why(f: &mut fmt::Formatter<'_>, why: Option<&String>) -> fmt::Result {
     why.map_or(Ok(()), |why| write!(f, ": {}", one_line(why).trim_end_matches('.')))
 }
 
-/// Writes when the timeout ends a run. A silent process does not enforce it; another one does later.
+/// Writes when the timeout ends a run. A silent process does not enforce it; another one does,
+/// later.
 fn write_timeout(
     f: &mut fmt::Formatter<'_>,
     at: Option<&DateTime<Utc>>,

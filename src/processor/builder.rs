@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 
 use crate::attempt::event::Event;
-use crate::attempt::handler::JobHandler;
+use crate::attempt::handler::{ErasedHandler, JobHandler};
 use crate::attempt::layer::Layer;
 use crate::attempt::turn::AttemptHooks;
 use crate::client::client::Client;
@@ -306,8 +306,8 @@ impl ProcessorBuilder {
     /// small for the slots of its processors.
     pub fn build(mut self) -> Result<Processor, BuildError> {
         // Destructured whole, so that a new setting cannot be forgotten here.
-        let given = std::mem::take(&mut self.config.schedules);
-        let settings = std::mem::take(&mut self.config.settings);
+        let Config { settings, schedules, .. } = &mut self.config;
+        let (settings, given) = (std::mem::take(settings), std::mem::take(schedules));
         let Config {
             servers,
             client,
@@ -327,22 +327,13 @@ impl ProcessorBuilder {
             on_event: _,
         } = &self.config;
         let mut mistakes = Vec::new();
-        if queues.is_empty() {
-            mistakes.push(BuildMistake::NoQueue);
-        }
-        for (place, (options, handler)) in queues.iter().enumerate() {
-            options.mistakes(&mut mistakes);
-            let name = options.name();
-            if let Some(kinds) = handler.kinds() {
-                kinds.mistakes(name, &mut mistakes);
-            }
-            if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
-                mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
-            }
-        }
+        check_queues(queues, &mut mistakes);
         let several = servers.iter().any(|(shard, _)| shard.is_some());
-        let schedules = checked_schedules(given, several, client.enqueue.data_limit, &mut mistakes);
-        let stored = Stored { settings: checked_settings(settings, &mut mistakes), schedules };
+        let limit = client.enqueue.data_limit;
+        let stored = Stored {
+            settings: checked_settings(settings, &mut mistakes),
+            schedules: checked_schedules(given, several, limit, &mut mistakes),
+        };
         let out_of_range = |setting, value: &Duration, range| BuildMistake::OutOfRange {
             queue: String::from("(all)"),
             setting,
@@ -368,12 +359,9 @@ impl ProcessorBuilder {
             mistakes.push(error.into());
         }
         if *slots == Some(0) {
-            mistakes.push(BuildMistake::OutOfRange {
-                queue: String::from("(all)"),
-                setting: "slots",
-                value: String::from("0"),
-                range: "1 or more",
-            });
+            let (queue, value) = (String::from("(all)"), String::from("0"));
+            let range = "1 or more";
+            mistakes.push(BuildMistake::OutOfRange { queue, setting: "slots", value, range });
         }
         if let Some(watchdog) = watchdog {
             watchdog.mistakes(&mut mistakes);
@@ -407,6 +395,26 @@ impl ProcessorBuilder {
         };
         let unstarted = Unstarted::default();
         Ok(Processor { config: self.config, stored, needs, hooks, unstarted })
+    }
+}
+
+/// Checks the queues and their handlers.
+fn check_queues(
+    queues: &[(QueueOptions, Arc<dyn ErasedHandler>)],
+    mistakes: &mut Vec<BuildMistake>,
+) {
+    if queues.is_empty() {
+        mistakes.push(BuildMistake::NoQueue);
+    }
+    for (place, (options, handler)) in queues.iter().enumerate() {
+        options.mistakes(mistakes);
+        let name = options.name();
+        if let Some(kinds) = handler.kinds() {
+            kinds.mistakes(name, mistakes);
+        }
+        if queues[..place].iter().any(|(earlier, _)| earlier.name() == name) {
+            mistakes.push(BuildMistake::Twice { queue: name.to_owned() });
+        }
     }
 }
 

@@ -29,8 +29,9 @@ impl Operator {
     }
 
     /// Pauses a queue as [`pause_queue`](Self::pause_queue) does, until `until`, a `Duration` from
-    /// now or a time by the database's clock: then it resumes by itself, never sooner, and within the poll of an idle worker (0.5 s
-    /// by default). Nothing has to run for it but a worker or a receiver.
+    /// now or a time by the database's clock: then it resumes by itself, never sooner, and within
+    /// the poll of an idle worker (0.5 s by default). Nothing has to run for it but a worker or a
+    /// receiver.
     ///
     /// A queue that is paused gets this end instead of its own.
     ///
@@ -81,7 +82,8 @@ impl Operator {
     }
 
     /// Pauses a group as [`pause_group`](Self::pause_group) does, until `until`, a `Duration` from
-    /// now or a time by the database's clock: then it resumes by itself, never sooner, as a job does that is delayed until then.
+    /// now or a time by the database's clock: then it resumes by itself, never sooner, as a job
+    /// does that is delayed until then.
     ///
     /// A group that is paused gets this end instead of its own.
     ///

@@ -12,7 +12,7 @@ fn of(queue: &str) -> QueueSettings {
     QueueSettings::new(queue)
 }
 
-/// Those of a processor are stored before it works, and leave other settings as they are.
+/// A processor's settings are stored before it works, and leave other settings as they are.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_stores_its_settings_when_it_starts() {
     let database = database().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use seriatim::testing::TestDatabase;
-use seriatim::{Hold, JobStatus, Processor, Running};
+use seriatim::{Client, Hold, JobStatus, Processor, Running};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -79,6 +79,55 @@ async fn a_frozen_worker_writes_nothing_when_it_wakes_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_worker_commits_nothing_when_it_wakes_up() {
     stale_worker("write, then wait").await;
+}
+
+/// Its sessions live, so nothing but its own process would enforce its timeout. Maintenance of
+/// another process does so, and the job runs elsewhere. 30 s are 1 s here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_workers_run_is_ended_after_its_timeout() {
+    let database = database().await;
+    let pool = database.pool();
+    by_hand(
+        pool,
+        "create table public.effect (pid int, attempt int); create table public.go_on ()",
+    )
+    .await;
+    for function in ["abort_silent_runs", "processors"] {
+        let definition = format!(
+            "select replace(pg_get_functiondef('seriatim.{function}'::regproc), '30 s', '1 s')"
+        );
+        by_hand(pool, value::<String>(pool, definition).await).await;
+    }
+    let settings = worker(database.url(), &["q"]);
+    let log = Log::default();
+    let stale = WorkerProcess::start("stale", &settings, &log);
+    enqueue(pool, "q", "g", "write, then wait").await;
+    let held = announced(&log, "g", 1).await;
+    heard(&log, |said| said == "stale: waits").await;
+    let presence = "select count(*) from seriatim.processor where presence_key is not null";
+    eventually(pool, presence, 1_i64).await;
+    by_hand(pool, "update seriatim.processor set timeouts_ms = array[1]").await;
+
+    stale.signal("STOP").await;
+    eventually(pool, "select silent from seriatim.processors()", true).await;
+    let explained = Client::default().explain_job(pool, held.job).await.unwrap().unwrap();
+    let explained = explained.to_string();
+    assert!(explained.contains("last seen at") && explained.contains("no timeout"), "{explained}");
+    let other = WorkerProcess::start("other", &settings, &log);
+    let taken = announced(&log, "g", 2).await;
+    assert_eq!((taken.worker.as_str(), taken.job), ("other", held.job));
+    assert_eq!(ended(pool, held.job).await.status, JobStatus::Succeeded);
+    let done = "select concat_ws(' ', actor, action, job_id) from seriatim.operation";
+    assert_eq!(value::<String>(pool, done).await, format!("maintenance abort {}", held.job));
+
+    by_hand(pool, "drop table public.go_on").await;
+    stale.signal("CONT").await;
+    heard(&log, |said| said.starts_with("stale: error: Settle")).await;
+    let effects: Vec<i32> = value(pool, "select array_agg(attempt) from public.effect").await;
+    assert_eq!(effects, [2]);
+    nothing_remains(pool).await;
+    other.end().await;
+    stale.end().await;
 }
 
 /// A processor that logs what it runs.

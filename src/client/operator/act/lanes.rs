@@ -38,20 +38,16 @@ impl Operator {
         group: Option<&str>,
     ) -> Result<Effect, ControlError> {
         // Read before the resume, which removes the reason and the end of the pause.
-        let (reason, until) = match group {
-            Some(group) => {
-                let was = self.client().group(&mut *conn, queue, group).await?;
-                was.map(|was| (was.pause_reason, was.paused_until)).unwrap_or_default()
-            }
-            None => {
-                let was = self.client().paused_queue(&mut *conn, queue).await?;
-                was.map(|was| (was.reason, was.until)).unwrap_or_default()
-            }
+        let was = if let Some(group) = group {
+            let was = self.client().group(&mut *conn, queue, group).await?;
+            self.resume_group(&mut *conn, queue, group).await?;
+            was.map(|was| (was.pause_reason, was.paused_until))
+        } else {
+            let was = self.client().paused_queue(&mut *conn, queue).await?;
+            self.resume_queue(&mut *conn, queue).await?;
+            was.map(|was| (was.reason, was.until))
         };
-        match group {
-            Some(group) => self.resume_group(&mut *conn, queue, group).await?,
-            None => self.resume_queue(&mut *conn, queue).await?,
-        }
+        let (reason, until) = was.unwrap_or_default();
         let mut effect = Effect::new(format!("{} goes on", Lane { queue, group }));
         let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
         effect.undo = Some(Undo { change: Change::Pause { queue, group, until }, reason });

@@ -44,17 +44,14 @@ impl Operator {
     ) -> Result<Effect, ControlError> {
         name::check_lane(queue, group)?;
         let lane = Lane { queue, group };
-        let (jobs, shown) = match group {
-            Some(group) => {
-                let overview = self.client().group(&mut *conn, queue, group).await?;
-                let depth = overview.map(|overview| overview.depth).unwrap_or_default();
-                (depth.count, depth.to_string())
-            }
-            None => {
-                let counts = self.client().counts(&mut *conn, queue).await?;
-                let jobs = counts.queued + counts.delayed;
-                (jobs, jobs.to_string())
-            }
+        let (jobs, shown) = if let Some(group) = group {
+            let overview = self.client().group(&mut *conn, queue, group).await?;
+            let depth = overview.map(|overview| overview.depth).unwrap_or_default();
+            (depth.count, depth.to_string())
+        } else {
+            let counts = self.client().counts(&mut *conn, queue).await?;
+            let jobs = counts.queued + counts.delayed;
+            (jobs, jobs.to_string())
         };
         if jobs == 0 {
             return Ok(Effect::new(format!("{lane} has no queued job")).jobs(0));
