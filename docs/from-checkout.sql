@@ -18,7 +18,7 @@ end $$;
 delete from migration;
 -- Without functions: `migrate` makes them anew.
 insert into migration (version, description, checksum, compatible_from)
-values (1, 'schema', '\xa339b8369f8cd23285f1b442fdb34a49670d5efcf19407c40bc40df52731cb827fe1e995a78ef8a4e76d64d990f91950', 1);
+values (1, 'schema', '\x210c741d9276d69a3c5af45daa2fd49d0fbbbc54c5f77972de5460539b86aa6010c6b10a6ef35820ae59cc205fe243dd', 1);
 -- It came with version 21.
 create table if not exists queue_minute (
   queue text not null,
@@ -65,6 +65,14 @@ begin
     create index unique_key_look on unique_key (look_at);
     alter table job add unique_key text, add replaced integer not null default 0, add replaced_at timestamptz;
     alter type explanation add attribute replaced integer, add attribute replaced_at timestamptz;
+  end if;
+end $$;
+do $$
+begin
+  if not exists (
+    select from pg_attribute a where a.attrelid = 'explanation'::regclass and a.attname = 'silent')
+  then
+    alter type explanation add attribute silent boolean;
   end if;
 end $$;
 create table if not exists maintenance (

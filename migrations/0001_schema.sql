@@ -749,6 +749,7 @@ create type explanation as (
   host text,
   process_id integer,
   alive boolean,
+  silent boolean,                              -- it lives, and was not seen for 30 s
   serves text[],
   started_at timestamptz,
   seen_at timestamptz,

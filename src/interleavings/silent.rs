@@ -4,7 +4,7 @@
 use sqlx::{Connection, PgConnection};
 
 use crate::interleavings::support::scene::Scene;
-use crate::interleavings::support::session::{begin_hold, pid};
+use crate::interleavings::support::session::pid;
 use crate::store::ProcessorRow;
 
 const FROZEN: i64 = 7;
@@ -33,7 +33,6 @@ async fn running(scene: &Scene) -> (PgConnection, PgConnection, i64) {
             "update seriatim.queue_group set claimed_by = {FROZEN}, started_at = now() - interval '1 min'"
         ))
         .await;
-    begin_hold(&mut holder).await;
     scene.hold(&mut holder, &claim).await;
     (presence, holder, job)
 }
@@ -43,7 +42,7 @@ async fn last_seen(scene: &Scene, ago: &str) {
     scene.run(&seen).await;
 }
 
-const ABORT: &str = "select seriatim.abort_silent_runs(1)";
+const ABORT: &str = "select seriatim.abort_silent_runs(1)::bigint";
 
 #[tokio::test]
 async fn a_run_of_a_frozen_process_is_ended_after_its_timeout() {

@@ -93,6 +93,7 @@ let refreshedAt = Date.now();
 
 let seenAt = new Date(); // when the page was read that is shown
 let away = false; // it cannot be read anew now
+let heardAt = Date.now(); // when the server last said anything: it does so every 5 s
 
 // A page that costs the database more is read less often: it takes 0.4 % of the time.
 const atLeast = () => away ? 2000 : Math.min(Math.max(2000, 250 * Number(main.dataset.took)), 60000);
@@ -121,7 +122,9 @@ const fields = () => [...main.querySelectorAll("[data-fields] input, [data-field
 function tellAway(why) {
   away = why !== "";
   if (away) wanted = true; else seenAt = new Date();
-  const note = away ? `${why} The page below is of ${seenAt.toLocaleTimeString()}. It comes back by itself.` : "";
+  const at = `${seenAt.toISOString().slice(11, 19)} UTC`;
+  const note = away ? `${why} The page below is of ${at}. It comes back by itself.` : "";
+  byId("as-of").textContent = `as of ${at}`;
   if (byId("away").textContent !== note) byId("away").textContent = note;
   byId("away").hidden = !away;
   live.classList.toggle("offline", away);
@@ -139,6 +142,7 @@ async function refresh() {
       tellAway(fresh?.querySelector("p")?.textContent ?? `The server answered ${answer.status}.`);
       return;
     }
+    heardAt = Date.now();
     tellAway("");
     if (editing() || ask.open) { wanted = true; return; }
     const mark = focusMark();
@@ -175,6 +179,10 @@ const moves = () => main.querySelector("[data-moves]") !== null;
 setInterval(() => {
   const due = Date.now() - refreshedAt >= atLeast();
   const on = live.getAttribute("aria-pressed") === "true";
+  // Its process may be frozen: then nothing ends the stream.
+  if (on && !away && !document.hidden && Date.now() - heardAt > 15000) {
+    tellAway("The server of this page has said nothing for 15 s.");
+  }
   if ((wanted || moves()) && on && due && !document.hidden && !ask.open && !editing()) refresh();
 }, 250);
 
@@ -182,8 +190,12 @@ let source = null;
 function listen() {
   source?.close();
   source = new EventSource(base + "events");
-  source.addEventListener("changed", () => { wanted = true; });
-  source.addEventListener("open", () => { live.classList.remove("offline"); });
+  heardAt = Date.now();
+  const on = (event, then) => source.addEventListener(event, () => { heardAt = Date.now(); then(); });
+  on("changed", () => { wanted = true; });
+  on("away", () => { tellAway("The database does not answer."); });
+  on("beat", () => {});
+  on("open", () => { if (away) wanted = true; else live.classList.remove("offline"); });
   source.addEventListener("error", () => { live.classList.add("offline"); });
 }
 
@@ -207,6 +219,7 @@ live.addEventListener("click", toggleLive);
 document.addEventListener("visibilitychange", listenIfSeen);
 addEventListener("pagehide", () => source?.close());
 addEventListener("pageshow", (event) => { if (event.persisted) listenIfSeen(); });
+tellAway("");
 if (sessionStorage.getItem("seriatim-live") === "off") toggleLive(); else if (!document.hidden) listen();
 
 // ---- actions ----

@@ -1,4 +1,5 @@
-//! Server-sent events: one poll of the database tells all viewers that something has changed.
+//! Server-sent events: one poll of the database tells all viewers that something has changed, or
+//! that the database does not answer.
 
 use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
@@ -7,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{Event, Sse};
 use futures::stream::{self, Stream};
 use seriatim::admin::QueueOverview;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::app::App;
 
@@ -20,6 +21,11 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 /// Ages on the pages are so old at most, even if nothing changes.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// A database that takes longer does not answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// The time between two beats of a stream. A viewer that hears none for three of them says that the
+/// page is not live: this process may be frozen, or cut off.
+const BEAT: Duration = Duration::from_secs(5);
 
 /// Polls until no viewer is left.
 async fn poll(app: Weak<App>) {
@@ -34,18 +40,29 @@ async fn poll(app: Weak<App>) {
             return;
         }
         let mut changed = announced.elapsed() >= AT_LEAST_EVERY;
-        if polled.elapsed() >= interval {
-            match app.poll_queues().await {
-                Ok((queues, cost)) => {
+        let answers = if polled.elapsed() >= interval {
+            let poll = timeout(ANSWERS_WITHIN, app.poll_queues()).await;
+            polled = Instant::now();
+            match poll {
+                Ok(Ok((queues, cost))) => {
                     let seen = Some(digest(&queues));
                     changed |= seen != last;
                     last = seen;
                     interval = (cost * 250).clamp(INTERVAL, LONGEST_INTERVAL);
+                    true
                 }
-                Err(error) => tracing::debug!(%error, "the poll of the page failed"),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the poll of the page failed");
+                    false
+                }
+                Err(_) => false,
             }
-            polled = Instant::now();
-        }
+        } else {
+            // A poll that costs much comes late, and an outage must not.
+            let asked = sqlx::query("select 1").execute(&app.reads()).await;
+            asked.is_ok()
+        };
+        app.poll.answers(answers);
         if changed {
             announced = Instant::now();
             app.poll.announce();
@@ -64,7 +81,8 @@ fn digest(queues: &[QueueOverview]) -> u64 {
     hasher.finish()
 }
 
-/// Sends an event whenever something may have changed. The page then reads itself anew.
+/// Sends `changed` whenever something may have changed: the page then reads itself anew. Sends
+/// `away` when the database does not answer, and `beat` when there is no news for a while.
 pub(crate) async fn events(
     State(app): State<Arc<App>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
@@ -73,9 +91,16 @@ pub(crate) async fn events(
     };
     let viewer = app.poll.subscribe(start).await;
     let events = stream::unfold(viewer, async |mut viewer| {
-        viewer.changed().await.ok()?;
-        let version = *viewer.borrow_and_update();
-        Some((Ok(Event::default().event("changed").data(version.to_string())), viewer))
+        let event = match timeout(BEAT, viewer.changed()).await {
+            Ok(changed) => {
+                changed.ok()?;
+                if viewer.borrow_and_update().away { "away" } else { "changed" }
+            }
+            Err(_) if viewer.borrow().away => "away",
+            Err(_) => "beat",
+        };
+        let version = viewer.borrow().version;
+        Some((Ok(Event::default().event(event).data(version.to_string())), viewer))
     });
-    Sse::new(events).keep_alive(KeepAlive::default())
+    Sse::new(events)
 }

@@ -279,7 +279,8 @@ async fn a_schema_of_a_checkout_before_the_first_release_is_brought_over() {
          drop table seriatim.upkeep_due; drop function seriatim.upkeep_at_commit(); \
          drop table seriatim.unique_key; \
          alter table seriatim.job drop unique_key, drop replaced, drop replaced_at; \
-         alter type seriatim.explanation drop attribute replaced, drop attribute replaced_at; \
+         alter type seriatim.explanation drop attribute replaced, drop attribute replaced_at, \
+         drop attribute silent; \
          drop table seriatim.key_limit; \
          drop table seriatim.queue_minute";
     for (last, table) in [(21, "select"), (20, before)] {

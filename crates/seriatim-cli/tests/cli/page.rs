@@ -160,7 +160,7 @@ async fn the_faults_of_the_demo_are_mended_by_the_page_alone() {
         .await;
     person.press(ENTER).await;
     person.click("button.act", "Purge").await;
-    person.confirm("All queued jobs", "mistyped").await;
+    person.confirm("unfinished job of queue \"weebhooks\" is cancelled", "mistyped").await;
     assert_eq!(client.counts(&pool, "weebhooks").await.unwrap().unfinished(), 0);
     person.end("a queue that nobody serves");
 

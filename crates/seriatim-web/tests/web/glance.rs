@@ -210,6 +210,7 @@ async fn a_page_whose_database_is_away_comes_back_by_itself() {
     open.refresh_soon().await;
     server.stop_immediately().await.unwrap();
     open.reads("#away", "The database does not answer.").await;
+    open.reads("#as-of", "as of").await;
     open.reads(".lanes", "customer-17").await;
     picture(&open, "away-light").await;
     let Some(new) = browser(true, 360).await else { return };
@@ -222,6 +223,10 @@ async fn a_page_whose_database_is_away_comes_back_by_itself() {
     eventually("the page is back", async || open.script(hidden).await == true).await;
     client.enqueue(db.pool(), NewJob::new("orders", &"x").group("customer-18")).await.unwrap();
     open.reads(".lanes", "customer-18").await;
+    // A frozen server closes nothing, and answers nothing.
+    let frozen = "source.close(); window.fetch = () => new Promise(() => {}); heardAt = 0";
+    open.script(frozen).await;
+    open.reads("#away", "has said nothing for 15 s").await;
     for browser in [open, new] {
         browser.close().await;
     }

@@ -2,9 +2,10 @@
 
 use axum::Router;
 use serde_json::json;
-use seriatim::NewJob;
 use seriatim::admin::QueueSettings;
 use seriatim::receive::Receive;
+use seriatim::testing::{Server, TestDatabase};
+use seriatim::{Client, NewJob};
 use seriatim_web::{Access, Auth, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -157,6 +158,33 @@ async fn it_works_under_any_path() {
     assert_eq!(style.status, 200);
     assert!(style.head.contains("immutable"), "{}", style.head);
     shop.close().await;
+}
+
+/// A viewer hears a beat when there is no news, at once that the database is away, and that it is
+/// back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_beats_and_says_that_the_database_is_away() {
+    let server = Server::start().await.unwrap();
+    let db = TestDatabase::create_on(&server).await.unwrap();
+    Client::default().migrate(db.pool()).await.unwrap();
+    let page = serve(db.pool(), Config::new().auth(Auth::Loopback(Access::Operator))).await;
+    let mut stream = TcpStream::connect(page).await.unwrap();
+    stream.write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut heard = String::new();
+    let mut hear = async |until: &str| {
+        let mut bytes = [0; 1024];
+        heard.clear();
+        while !heard.contains(until) {
+            let read = timeout(LIMIT, stream.read(&mut bytes)).await.unwrap().unwrap();
+            assert!(read > 0, "the stream ended: {heard}");
+            heard.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    };
+    hear("event: beat").await;
+    server.stop_immediately().await.unwrap();
+    hear("event: away").await;
+    server.start_again().await.unwrap();
+    hear("event: changed").await;
 }
 
 /// A viewer hears of a change at once if it was made through the page.
