@@ -108,7 +108,7 @@ grant execute on function seriatim.this_server(), seriatim.server_since(), seria
   seriatim.suspect_until(uuid, uuid), seriatim.job_state(seriatim.job_status, text, text, bigint),
   seriatim.claim_of(text, text, bigint), seriatim.unfinished(bigint, bigint[]), seriatim.processors(),
   seriatim.locker(text, text), seriatim.queue_overview(bigint), seriatim.queue_depth(text, bigint), seriatim.queue_after(text),
-  seriatim.busy_queue_after(text), seriatim.known_queues(bigint), seriatim.groups_in_line(text, bigint),
+  seriatim.busy_queue_after(text), seriatim.known_queues(bigint), seriatim.groups_in_line(text, bigint, timestamptz),
   seriatim.rechecked_groups(text, bigint), seriatim.sleeping_groups(text, bigint), seriatim.groups_at_key_limit(text, bigint),
   seriatim.claimed_groups(text, boolean, bigint),
   seriatim.new_groups(text, bigint), seriatim.groups_with_parked(text, bigint), seriatim.first_groups(text, bigint),

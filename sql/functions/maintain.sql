@@ -397,7 +397,6 @@ begin
   end if;
   at_queue := coalesce(round.swept_to, '');
   if at_queue = '' then
-    perform abort_silent_runs(1);
     perform forget_expired(500);
     loop
       name := null;

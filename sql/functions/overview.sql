@@ -30,10 +30,11 @@ language sql stable set search_path from current as $$
           union
           select f.group_id from new_groups(of_queue, up_to + 1) f where f.due_at <= now()) r
         cross join lateral (
-          select from job j
-          where j.queue = of_queue and j.group_id = r.group_id and j.status in ('queued', 'started')
-            and j.run_at <= now()
-          limit up_to + 1) j
+          select from (
+            select j.run_at from job j
+            where j.queue = of_queue and j.group_id = r.group_id and j.status in ('queued', 'started')
+            order by j.group_id, j.id limit {looked_at}) j
+          where j.run_at <= now() limit up_to + 1) j
         limit up_to + 1) d) end, 0),
     greatest(n.delayed, 0),
     (select count(*) from claimed)

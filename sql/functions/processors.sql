@@ -30,13 +30,15 @@ language sql stable set search_path from current as $$
   order by o.id
 $$;
 
--- Returns the timeout of a queue's handlers in a processor, in milliseconds. If that one has none
--- for the queue, or is gone, the longest of the others counts.
+-- Returns the timeout of a queue's handlers in a processor, in milliseconds; null: it has none. If
+-- that one does not serve the queue, or is gone, the longest of the others counts.
 create or replace function {schema}.queue_timeout_ms(of_queue text, of_processor bigint) returns bigint
 language sql stable as $$
-  select coalesce(
-    (select p.timeouts_ms[array_position(p.queues, of_queue)] from {schema}.processor p
-      where p.id = of_processor limit 1),
-    (select max(o.timeouts_ms[array_position(o.queues, of_queue)]) from {schema}.processor o
-      where of_queue = any (o.queues)))
+  select case
+    when exists (
+      select from {schema}.processor p where p.id = of_processor and of_queue = any (p.queues))
+    then (select p.timeouts_ms[array_position(p.queues, of_queue)] from {schema}.processor p
+      where p.id = of_processor)
+    else (select max(o.timeouts_ms[array_position(o.queues, of_queue)]) from {schema}.processor o
+      where of_queue = any (o.queues)) end
 $$;

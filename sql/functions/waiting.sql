@@ -9,9 +9,10 @@
 --
 -- The functions lock nothing.
 
--- Returns the groups with a row in line that could begin a job, the longest ready first. A group
--- whose head another transaction had locked is looked at again soon, and waits as well.
-create or replace function groups_in_line(of_queue text, up_to bigint)
+-- Returns the groups with a row in line that could begin a job, the longest ready first; with
+-- `before` those that were ready before that time. A group whose head another transaction had
+-- locked is looked at again soon, and waits as well.
+create or replace function groups_in_line(of_queue text, up_to bigint, before timestamptz default 'infinity')
 returns table (group_id text, ready_at timestamptz, head_id bigint)
 language plpgsql stable set search_path from current set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
@@ -21,8 +22,8 @@ begin
   select g.group_id, g.ready_at, g.head_id
   from (
     select g.queue, g.group_id, g.ready_at, g.head_id from queue_group g
-    where g.queue = of_queue and g.ready_at <= now() + interval '2 s' and g.ready_at < 'infinity'
-      and g.job_id is null and (g.ready_at <= now() or g.rechecks > 0)
+    where g.queue = of_queue and g.ready_at <= now() + interval '2 s' and g.ready_at < before
+      and g.ready_at < 'infinity' and g.job_id is null and (g.ready_at <= now() or g.rechecks > 0)
     order by g.ready_at limit {looked_at}) g
   where {has_jobs_g} and not {is_paused_g}
   limit up_to;

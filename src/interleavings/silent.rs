@@ -42,7 +42,7 @@ async fn last_seen(scene: &Scene, ago: &str) {
     scene.run(&seen).await;
 }
 
-const ABORT: &str = "select seriatim.abort_silent_runs(1)::bigint";
+const ABORT: &str = "select seriatim.abort_silent_run(array[7])::integer::bigint";
 
 #[tokio::test]
 async fn a_run_of_a_frozen_process_is_ended_after_its_timeout() {
@@ -66,6 +66,31 @@ async fn a_run_of_a_frozen_process_is_ended_after_its_timeout() {
     assert_eq!(over.job, job);
     scene.run_job(&mut other, &over).await;
     assert_eq!(scene.number(ABORT).await, 0);
+    scene.end().await;
+}
+
+/// A turn of several jobs keeps the row as its claim wrote it: the run is that of its first
+/// unfinished job.
+#[tokio::test]
+async fn a_follower_of_a_turn_is_ended_too() {
+    let scene = Scene::new().await;
+    let (_presence, mut holder, first) = running(&scene).await;
+    let second = scene.enqueue("g").await;
+    let session = pid(&mut holder).await;
+    holder.close().await.unwrap();
+    scene.until_gone(session).await;
+    for change in [
+        format!("update seriatim.queue_group set batch = array[{first}, {second}]::bigint[]"),
+        format!(
+            "update seriatim.job set status = 'succeeded', finished_at = now(), attempts = 1, \
+             flagged = false where id = {first}"
+        ),
+        format!("update seriatim.job set timeout_ms = 20000 where id = {second}"),
+    ] {
+        scene.run(&change).await;
+    }
+    last_seen(&scene, "40 s").await;
+    assert_eq!(scene.number(ABORT).await, 1);
     scene.end().await;
 }
 
@@ -99,7 +124,7 @@ async fn who_does_not_ask_when_a_process_was_seen_ends_the_run_of_a_living_one()
     last_seen(&scene, "5 s").await;
     assert_eq!(scene.number(ABORT).await, 0);
     // Wrong: any process that lives counts.
-    scene.rewrite("abort_silent_runs", &[("where p.silent", "where p.alive")]).await;
+    scene.rewrite("abort_silent_run", &[("where p.silent and", "where p.alive and")]).await;
     assert_eq!(scene.number(ABORT).await, 1);
     scene.until_gone(session).await;
     scene.end().await;

@@ -13,7 +13,7 @@ use crate::job::job::JobStatus;
 use crate::job::progress::Progress;
 use crate::job::words::{clock_time, counted};
 
-/// How long after its timeout a run of a silent process is ended: `abort_silent_runs` in
+/// How long after its timeout a run of a silent process is ended: `abort_silent_run` in
 /// `sql/functions/silent.sql`.
 const SILENT_GRACE: TimeDelta = TimeDelta::seconds(30);
 

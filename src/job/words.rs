@@ -32,6 +32,15 @@ pub(crate) fn span(time: Duration) -> String {
     }
 }
 
+/// Returns a time span in words, exactly: `150 s`, `1500 ms`, `1 h`.
+pub(crate) fn exact_span(time: Duration) -> String {
+    let ms = time.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
+    let unit = units.into_iter().find(|(length, _)| ms > 0 && ms.is_multiple_of(*length));
+    let (length, unit) = unit.unwrap_or((1, "ms"));
+    format!("{} {unit}", ms / length)
+}
+
 /// A queue, or a group of it. Prints as `queue "q"`, or as `group "g" of queue "q"`.
 pub(crate) struct Lane<'a> {
     pub(crate) queue: &'a str,

@@ -21,7 +21,7 @@ use crate::maintenance::queues::maintain_queues;
 use crate::maintenance::requests::settle_requests;
 use crate::maintenance::retention::{forget_expired, forget_pauses, forget_progress};
 use crate::maintenance::schedules::{Fired, fire_schedules};
-use crate::maintenance::silent::abort_silent_runs;
+use crate::maintenance::silent::Silent;
 use crate::maintenance::tidy::tidy;
 use crate::maintenance::unserved::Unserved;
 use crate::store::{QueueRound, Store, WorkConnection};
@@ -50,6 +50,7 @@ pub(crate) struct Cursors {
     progress: i64,
     /// Batches: the last that was noted, and the last looked at that has ended.
     batches: (i64, i64),
+    silent: Silent,
 }
 
 pub(crate) struct Maintenance<'a> {
@@ -160,12 +161,13 @@ impl Maintenance<'_> {
             tidy(store, &mut conn).await?;
         }
         if leads && round {
-            abort_silent_runs(store, &mut conn).await?;
             forget_expired(store, &mut conn).await?;
             forget_pauses(store, &mut conn, &mut cursors.settings).await?;
             rounds = maintain_queues(store, &mut conn, &self.queues).await?;
             forget_progress(store, &mut conn, &mut cursors.progress).await?;
             tend_batches(store, &mut conn, &mut cursors.batches).await?;
+            // Last: a session that does not end keeps nothing else from its turn.
+            cursors.silent.abort_runs(store, &mut conn).await?;
         }
         conn.done();
         Ok(Tick { rounds, fired, refused })

@@ -69,8 +69,11 @@ impl ProcessorBuilder {
     /// not named stay as they are. If versions of a program differ in them, the last that starts
     /// wins. Each server of several gets them.
     ///
-    /// [`QueueOptions`] are about this process: slots, hold, prefetch. Where a stored setting and
+    /// [`QueueOptions`] are about this process: slots, hold, time slice. Where a stored setting and
     /// an option differ, the setting counts.
+    ///
+    /// The role needs the rights of an operator (`docs/roles.sql`), unless the same is stored
+    /// already.
     ///
     /// ```no_run
     /// # use seriatim::{ActiveJob, JobError, JobHandler, async_trait};

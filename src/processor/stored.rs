@@ -39,8 +39,9 @@ impl Stored {
             return Ok(());
         }
         let mut conn = WorkConnection::from(context.side.acquire().await?);
-        let settings = self.settings.iter().map(Item::Settings);
-        for item in settings.chain(self.schedules.iter().map(Item::Schedule)) {
+        // Schedules first: a worker's role may store these.
+        let schedules = self.schedules.iter().map(Item::Schedule);
+        for item in schedules.chain(self.settings.iter().map(Item::Settings)) {
             let mut tries = 1;
             loop {
                 let stored = in_short_tx(&mut conn, async |conn| item.store(context, conn).await);
@@ -66,6 +67,10 @@ impl Item<'_> {
         let (store, acting) = (&context.store, Acting::default());
         match self {
             Self::Settings((queue, settings)) => {
+                // A worker's role may read them, and not write.
+                if store.has_settings(&mut *conn, queue, settings).await? {
+                    return Ok(());
+                }
                 store.configure_queue(conn, queue, settings, acting).await
             }
             Self::Schedule(schedule) => {

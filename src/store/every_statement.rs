@@ -74,7 +74,7 @@ const RELATIONS: [&str; 18] = [
 /// Functions of a schema that statements call.
 const FUNCTIONS: [&str; 71] = [
     "abort",
-    "abort_silent_runs",
+    "abort_silent_run",
     "ack",
     "adopt",
     "claim_of",

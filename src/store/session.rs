@@ -7,6 +7,8 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgExecutor, PgTransaction};
 
+use crate::store::transaction::depth;
+
 /// `transaction_timeout` came with version 17.
 const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
 
@@ -160,11 +162,16 @@ pub(crate) async fn in_short_tx<T>(
 }
 
 /// Does work in a transaction with the session's own limits: its statements stay in one session of
-/// a transaction pooler. Not cancel safe, and after an error the connection is to be closed.
+/// a transaction pooler. Refused in a transaction of the caller. Not cancel safe, and after
+/// another error the connection is to be closed.
 pub(crate) async fn in_tx<T>(
     conn: &mut PgConnection,
     work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
+    // sqlx would roll the open transaction back, and say nothing of it.
+    if depth(conn) > 0 {
+        return Err(sqlx::Error::InvalidSavePointStatement);
+    }
     let mut tx = conn.begin_with(BEGIN).await?;
     let done = work(&mut tx).await?;
     tx.commit().await.map(|()| done)

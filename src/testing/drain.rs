@@ -41,8 +41,10 @@ impl Processor {
     /// The queues take turns, so a job that a handler enqueues to another queue runs as well. A
     /// delayed job and a job that waits for a retry are left, and so are the jobs behind it.
     ///
-    /// Nothing else of the processor runs: it stores and fires no schedules (see
-    /// [`Jobs::fire_schedules`](crate::testing::Jobs::fire_schedules)), ends no batches (see
+    /// Nothing else of the processor runs: it stores no
+    /// [settings](crate::ProcessorBuilder::settings) of queues (see
+    /// [`Client::configure_queue`](crate::Client::configure_queue)), stores and fires no schedules
+    /// (see [`Jobs::fire_schedules`](crate::testing::Jobs::fire_schedules)), ends no batches (see
     /// [`Client::end_batches`](crate::Client::end_batches)), and needs no shutdown. The processor
     /// can be drained again, or started.
     ///

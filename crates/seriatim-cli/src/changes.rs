@@ -16,10 +16,19 @@ type Outcome<'a> = (&'a Change, Result<Effect, Failure>);
 impl Session {
     /// Makes one change; see [`Self::apply_all`].
     pub(crate) async fn apply(&self, change: Change) -> Result<Effect, Failure> {
+        self.apply_of(None, change).await
+    }
+
+    /// As [`Self::apply`], of a change that does not name the queue of the command.
+    pub(crate) async fn apply_of(
+        &self,
+        queue: Option<&str>,
+        change: Change,
+    ) -> Result<Effect, Failure> {
         let outcome = self.outcomes(std::slice::from_ref(&change)).await?.pop();
         let (change, effect) = outcome.ok_or_else(|| Failure::Error(String::from("no change")))?;
         let effect = effect?;
-        self.tell_effect(change, &effect)?;
+        self.tell_effect(queue, change, &effect)?;
         Ok(effect)
     }
 
@@ -30,7 +39,7 @@ impl Session {
         let mut outcomes = self.outcomes(changes).await?;
         if let [_] = changes {
             let Some((change, effect)) = outcomes.pop() else { return Ok(()) };
-            return self.tell_effect(change, &effect?);
+            return self.tell_effect(None, change, &effect?);
         }
         let mut refused = Vec::new();
         let mut done = 0;
@@ -38,7 +47,7 @@ impl Session {
             match outcome {
                 Ok(effect) => {
                     done += 1;
-                    self.tell_effect(change, &effect)?;
+                    self.tell_effect(None, change, &effect)?;
                 }
                 Err(failure) => refused.push((job_of(change), failure)),
             }
@@ -50,12 +59,7 @@ impl Session {
         // A purge and an abort have nothing to take back: they are looked at first.
         let transactional = changes.iter().all(Change::is_transactional);
         if self.dry_run || !self.yes || !transactional {
-            let mut conn = self.pool.acquire().await?;
-            let mut previews = Vec::new();
-            for change in changes {
-                let preview = self.operator.preview(&mut conn, change).await;
-                previews.push((change, outcome(preview)?));
-            }
+            let previews = self.previews(changes, transactional).await?;
             let would: Vec<_> = previews
                 .iter()
                 .filter_map(|(change, effect)| Some((*change, effect.as_ref().ok()?)))
@@ -70,12 +74,37 @@ impl Session {
         }
         if !transactional {
             let mut conn = self.pool.acquire().await?;
-            return self.each(&mut conn, changes).await;
+            let mut outcomes = Vec::new();
+            for change in changes {
+                // Each stays done, whatever becomes of the next.
+                let applied = self.operator.apply(&mut conn, change).await;
+                outcomes.push((change, outcome(applied).unwrap_or_else(Err)));
+            }
+            return Ok(outcomes);
         }
         let mut tx = self.begin().await?;
         let outcomes = self.each(&mut tx, changes).await?;
         tx.commit().await?;
         Ok(outcomes)
+    }
+
+    /// Shows the effects, each after those of the changes before it. All is rolled back.
+    async fn previews<'a>(
+        &self,
+        changes: &'a [Change],
+        transactional: bool,
+    ) -> Result<Vec<Outcome<'a>>, Failure> {
+        let mut tx = self.begin().await?;
+        let mut previews = Vec::new();
+        for (n, change) in changes.iter().enumerate() {
+            let preview = outcome(self.operator.preview(&mut tx, change).await)?;
+            if transactional && preview.is_ok() && n + 1 < changes.len() {
+                _ = outcome(self.operator.apply(&mut tx, change).await)?;
+            }
+            previews.push((change, preview));
+        }
+        tx.rollback().await?;
+        Ok(previews)
     }
 
     async fn each<'a>(
@@ -91,14 +120,23 @@ impl Session {
         Ok(outcomes)
     }
 
-    fn tell_effect(&self, change: &Change, effect: &Effect) -> Result<(), Failure> {
+    fn tell_effect(
+        &self,
+        queue: Option<&str>,
+        change: &Change,
+        effect: &Effect,
+    ) -> Result<(), Failure> {
         if self.json() {
             let mut data = effect.to_json(change);
             data["dry_run"] = self.dry_run.into();
+            if let Some(queue) = queue {
+                data["queue"] = queue.into();
+            }
             json_line(&data)?;
         } else {
             let done = if self.dry_run { "dry run, nothing is changed" } else { "done" };
-            line(&format!("{done}: {}", visible(&told(effect))))?;
+            let of = queue.map(|queue| format!("queue {queue:?}: ")).unwrap_or_default();
+            line(&format!("{done}: {}", visible(&format!("{of}{}", told(effect)))))?;
         }
         match &effect.advice {
             Some(advice) if !self.dry_run => remark(self.form, &in_commands(advice, None, None)),

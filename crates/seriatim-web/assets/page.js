@@ -121,7 +121,7 @@ const fields = () => [...main.querySelectorAll("[data-fields] input, [data-field
 // Leaves the page as it was, and says so, until it can be read again.
 function tellAway(why) {
   away = why !== "";
-  if (away) wanted = true; else seenAt = new Date();
+  if (away) wanted = true;
   const at = `${seenAt.toISOString().slice(11, 19)} UTC`;
   const note = away ? `${why} The page below is of ${at}. It comes back by itself.` : "";
   byId("as-of").textContent = `as of ${at}`;
@@ -135,7 +135,8 @@ async function refresh() {
   refreshing = true;
   wanted = false;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(location.href,
+      { headers: { accept: "text/html" }, signal: AbortSignal.timeout(15000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("main");
     if (!fresh || answer.status >= 500) {
@@ -153,6 +154,8 @@ async function refresh() {
     const aside = main.querySelector(".picture")?.scrollLeft;
     fill(fresh);
     main.replaceChildren(...fresh.childNodes);
+    seenAt = new Date();
+    tellAway("");
     if (fresh.dataset.took) main.dataset.took = fresh.dataset.took;
     for (const row of rows()) {
       if (whole.includes(nameOf(row))) row.querySelector(".why")?.classList.add("whole");
@@ -182,6 +185,7 @@ setInterval(() => {
   // Its process may be frozen: then nothing ends the stream.
   if (on && !away && !document.hidden && Date.now() - heardAt > 15000) {
     tellAway("The server of this page has said nothing for 15 s.");
+    listen();
   }
   if ((wanted || moves()) && on && due && !document.hidden && !ask.open && !editing()) refresh();
 }, 250);
@@ -196,7 +200,11 @@ function listen() {
   on("away", () => { tellAway("The database does not answer."); });
   on("beat", () => {});
   on("open", () => { if (away) wanted = true; else live.classList.remove("offline"); });
-  source.addEventListener("error", () => { live.classList.add("offline"); });
+  source.addEventListener("error", () => {
+    live.classList.add("offline");
+    // A browser does not open a stream again that was answered with an error.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listenIfSeen, 2000);
+  });
 }
 
 function toggleLive() {
@@ -204,7 +212,7 @@ function toggleLive() {
   live.setAttribute("aria-pressed", String(on));
   live.textContent = on ? "Live" : "Paused";
   sessionStorage.setItem("seriatim-live", on ? "on" : "off");
-  if (on) { listen(); wanted = true; } else { source?.close(); }
+  if (on) { listen(); wanted = true; } else { source?.close(); tellAway(""); }
 }
 
 // A browser has six connections for a server: a page that nobody sees must not keep one of them.

@@ -11,6 +11,7 @@ use seriatim::admin::QueueOverview;
 use seriatim::shards::ShardId;
 use sqlx::PgPool;
 use tokio::sync::{Mutex, OnceCell};
+use tokio::time::timeout;
 
 use crate::config::{Access, Config};
 use crate::error::WebError;
@@ -19,6 +20,8 @@ use crate::poll::Poll;
 
 /// The time for which all viewers of one address get one rendering.
 const RENDERED_FOR: Duration = Duration::from_secs(1);
+/// Bounds the read of the queues: its statement ends after 2 s.
+const READS_WITHIN: Duration = Duration::from_secs(5);
 /// The longest time for which the queues at a glance are shown again.
 const OVERVIEWS_FOR: Duration = Duration::from_secs(10);
 /// Bounds how many renderings are kept.
@@ -145,7 +148,9 @@ impl App {
         last: &mut Option<Overviews>,
     ) -> Result<Arc<Vec<QueueOverview>>, sqlx::Error> {
         let at = Instant::now();
-        let queues = Arc::new(self.client.queues(&self.reads()).await?);
+        // A host that vanished answers never, and everybody waits for the lock.
+        let read = timeout(READS_WITHIN, self.client.queues(&self.reads())).await;
+        let queues = Arc::new(read.map_err(|_| sqlx::Error::PoolTimedOut)??);
         *last = Some(Overviews { at, cost: at.elapsed(), queues: Arc::clone(&queues) });
         Ok(queues)
     }

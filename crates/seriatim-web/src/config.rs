@@ -18,7 +18,7 @@ pub enum Access {
     Viewer,
     /// Also change: retry, skip, cancel, pause, park, redrive, …
     Operator,
-    /// Also purge.
+    /// Also purge, and set queues and the policies of groups.
     Admin,
 }
 

@@ -156,8 +156,9 @@ impl From<sqlx::Error> for WebError {
         match code.as_deref() {
             Some("57014" | "55P03") => Self::TooSlow,
             Some("42501") => Self::Rights(message()),
-            // The library's functions say so of their arguments.
-            Some("22023") => Self::BadRequest(message()),
+            // The library's functions say so of their arguments; and PostgreSQL of JSON with a NUL,
+            // half a surrogate pair, or a number that no type holds.
+            Some("22023" | "22P02" | "22P05" | "22003") => Self::BadRequest(message()),
             // No such schema, table, function or column.
             Some("3F000" | "42P01" | "42883" | "42703") => Self::NotMigrated(message()),
             _ => {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
-use futures::stream::{self, Stream};
+use futures::stream;
 use seriatim::admin::QueueOverview;
 use tokio::time::{sleep, timeout};
 
@@ -40,29 +41,25 @@ async fn poll(app: Weak<App>) {
             return;
         }
         let mut changed = announced.elapsed() >= AT_LEAST_EVERY;
-        let answers = if polled.elapsed() >= interval {
-            let poll = timeout(ANSWERS_WITHIN, app.poll_queues()).await;
-            polled = Instant::now();
-            match poll {
+        // A poll that costs much comes late, and an outage must not. Nor is a slow poll an outage.
+        let ask = async { sqlx::query("select 1").execute(&app.reads()).await };
+        let answers = matches!(timeout(ANSWERS_WITHIN, ask).await, Ok(Ok(_)));
+        app.poll.answers(answers);
+        if answers && polled.elapsed() >= interval {
+            match timeout(ANSWERS_WITHIN, app.poll_queues()).await {
                 Ok(Ok((queues, cost))) => {
                     let seen = Some(digest(&queues));
                     changed |= seen != last;
                     last = seen;
                     interval = (cost * 250).clamp(INTERVAL, LONGEST_INTERVAL);
-                    true
                 }
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the poll of the page failed");
-                    false
+                failed => {
+                    tracing::debug!(?failed, "the poll of the page failed");
+                    interval = LONGEST_INTERVAL;
                 }
-                Err(_) => false,
             }
-        } else {
-            // A poll that costs much comes late, and an outage must not.
-            let asked = sqlx::query("select 1").execute(&app.reads()).await;
-            asked.is_ok()
-        };
-        app.poll.answers(answers);
+            polled = Instant::now();
+        }
         if changed {
             announced = Instant::now();
             app.poll.announce();
@@ -83,9 +80,7 @@ fn digest(queues: &[QueueOverview]) -> u64 {
 
 /// Sends `changed` whenever something may have changed: the page then reads itself anew. Sends
 /// `away` when the database does not answer, and `beat` when there is no news for a while.
-pub(crate) async fn events(
-    State(app): State<Arc<App>>,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+pub(crate) async fn events(State(app): State<Arc<App>>) -> impl IntoResponse {
     let start = || {
         tokio::spawn(poll(Arc::downgrade(&app)));
     };
@@ -100,7 +95,9 @@ pub(crate) async fn events(
             Err(_) => "beat",
         };
         let version = viewer.borrow().version;
-        Some((Ok(Event::default().event(event).data(version.to_string())), viewer))
+        let event = Event::default().event(event).data(version.to_string());
+        Some((Ok::<_, Infallible>(event), viewer))
     });
-    Sse::new(events)
+    // A proxy that gathers answers would keep beats for itself.
+    ([("x-accel-buffering", "no")], Sse::new(events))
 }

@@ -1,6 +1,7 @@
 //! Requests about one job or group: cancel, retry, skip, unhalt, run now. The functions of
 //! `sql/functions/control.sql` carry them out. Each waits for no handler.
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgExecutor, Row};
 
@@ -14,7 +15,8 @@ statements! {
     SKIP = |names| names.sql("select status, done, halted_by, busy, dead_letter_of from {skip}($1, $2, $3)");
     RUN_NOW = |names| names.sql("select status, done from {run_now}($1, $2, $3)");
     ABORT = |names| names.sql("select status, done, forbidden from {abort}($1, $2, $3)");
-    ABORT_SILENT = |names| names.sql("select {abort_silent_runs}(1)");
+    SILENT = |names| names.sql("select p.id, p.seen_at from {processors}() p where p.silent");
+    ABORT_SILENT = |names| names.sql("select {abort_silent_run}($1)");
     PARK = |names| names.sql("select job, running, busy from {park}($1, $2, $3, $4)");
     UNHALT_GROUP = |names| names.sql("select {unhalt}($1, $2, $3, $4)");
 }
@@ -62,13 +64,23 @@ pub(crate) struct ParkReport {
 }
 
 impl Store {
-    /// Ends a run of a silent process that is past its timeout; returns whether there was one.
+    /// Returns the silent processes, and when each was last seen.
+    pub(crate) async fn silent_processors(
+        &self,
+        conn: &mut PgConnection,
+    ) -> Result<Vec<(i64, DateTime<Utc>)>, sqlx::Error> {
+        let rows = self.query(&SILENT).fetch_all(conn).await?;
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+
+    /// Ends a run of these silent processes that is past its timeout; returns whether there was
+    /// one.
     pub(crate) async fn abort_silent_run(
         &self,
         conn: &mut PgConnection,
+        among: &[i64],
     ) -> Result<bool, sqlx::Error> {
-        let ended = self.query(&ABORT_SILENT).fetch_one(conn).await?;
-        Ok(ended.try_get::<i32, _>(0)? > 0)
+        self.query(&ABORT_SILENT).bind(among).fetch_one(conn).await?.try_get(0)
     }
 
     pub(crate) async fn cancel(

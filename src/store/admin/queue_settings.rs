@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sqlx::types::Json;
 use sqlx::{PgExecutor, Row};
 
@@ -50,6 +51,24 @@ impl Store {
     ) -> Result<StoredQueueSettings, sqlx::Error> {
         let stored: SettingsDocument = self.settings(executor, queue).await?;
         Ok(stored.into())
+    }
+
+    /// Returns whether these settings of a queue are stored already.
+    pub(crate) async fn has_settings(
+        &self,
+        executor: impl PgExecutor<'_>,
+        queue: &str,
+        settings: &SettingsDocument,
+    ) -> Result<bool, sqlx::Error> {
+        let stored: Value = self.settings(executor, queue).await?;
+        let wanted = serde_json::to_value(settings).unwrap_or_default();
+        // A rate without a burst has one by default.
+        let has_rate = !wanted["rate"].is_null();
+        let by_default =
+            |name: &str, value: &Value| has_rate && name == "rate_burst" && value.is_null();
+        let differs =
+            |(name, value): (&String, &Value)| !by_default(name, value) && stored[name] != *value;
+        Ok(wanted.as_object().is_some_and(|wanted| !wanted.iter().any(differs)))
     }
 
     /// Limits a key of a queue, or with `None` as the queue's settings say.

@@ -53,7 +53,7 @@ async fn a_preview_changes_nothing_and_an_undo_takes_back() {
 
     let (preview, skipped) = both(&ann, pool, Change::Skip { job: first }).await;
     assert_eq!(preview, skipped);
-    assert!(skipped.sentence.ends_with("1 job waits after it, and can run"), "{skipped}");
+    assert!(skipped.sentence.ends_with("1 job waits after it"), "{skipped}");
     both(&ann, pool, Change::Retry { job: first }).await;
     let (_, cancelled) = both(&ann, pool, Change::Cancel { job: first }).await;
     assert_eq!(cancelled.result["state"], "cancelled");
@@ -119,6 +119,40 @@ async fn a_change_joins_the_callers_transaction() {
     tx.commit().await.unwrap();
     assert_eq!(job(pool, first).await.status, JobStatus::Cancelled);
     assert_eq!(job(pool, second).await.status, JobStatus::Queued);
+}
+
+/// A purge commits step by step. In a transaction it is refused, and that stays as it was.
+#[tokio::test]
+async fn a_purge_in_the_callers_transaction_is_refused_and_loses_nothing() {
+    let database = database().await;
+    let pool = database.pool();
+    let ann = Client::default().operator("ann", None);
+    let (first, second) = (enqueue(pool, "q", "g", 1).await, enqueue(pool, "q", "h", 2).await);
+    let mut conn = pool.acquire().await.unwrap();
+    let mut tx = conn.begin().await.unwrap();
+    ann.apply(&mut tx, &Change::Cancel { job: first }).await.unwrap();
+    let purge = Change::Purge { queue: "q".into(), group: None };
+    assert!(matches!(ann.apply(&mut tx, &purge).await, Err(ControlError::Database(_))));
+    assert_eq!(ann.preview(&mut tx, &purge).await.unwrap().jobs, Some(1));
+    tx.commit().await.unwrap();
+    assert_eq!(job(pool, first).await.status, JobStatus::Cancelled);
+    assert_eq!(job(pool, second).await.status, JobStatus::Queued);
+}
+
+/// The undo of a pause that replaced another one is that one.
+#[tokio::test]
+async fn the_undo_of_a_second_pause_is_the_first_one() {
+    let database = database().await;
+    let pool = database.pool();
+    let client = Client::default();
+    let pause = |until| Change::Pause { queue: "q".into(), group: None, until };
+    let mut conn = pool.acquire().await.unwrap();
+    let ann = client.operator("ann", "the bank is closed");
+    ann.apply(&mut conn, &pause(None)).await.unwrap();
+    let bob = client.operator("bob", "a test");
+    let soon = value(pool, "select now() + interval '10 min'").await;
+    let undo = bob.apply(&mut conn, &pause(Some(soon))).await.unwrap().undo.unwrap();
+    assert_eq!((undo.change, undo.reason.as_deref()), (pause(None), Some("the bank is closed")));
 }
 
 #[test]

@@ -92,7 +92,7 @@ async fn a_frozen_workers_run_is_ended_after_its_timeout() {
         "create table public.effect (pid int, attempt int); create table public.go_on ()",
     )
     .await;
-    for function in ["abort_silent_runs", "processors"] {
+    for function in ["abort_silent_run", "processors"] {
         let definition = format!(
             "select replace(pg_get_functiondef('seriatim.{function}'::regproc), '30 s', '1 s')"
         );

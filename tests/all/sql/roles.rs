@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use seriatim::admin::{DedupScope, FailedFilter, GroupFilter, QueueSettings};
+use seriatim::admin::{DedupScope, FailedFilter, GroupFilter, QueueSettings, Rate};
 use seriatim::explain::Reason;
 use seriatim::receive::Receive;
 use seriatim::testing::{Jobs, TestDatabase};
@@ -271,6 +271,24 @@ async fn work(roles: &Roles<'_>, hold: Hold) {
     assert!(denied.is_empty(), "{denied:?}");
     assert_eq!(errors.named("Claim"), [""; 0]);
     assert_eq!(errors.named("Maintenance"), [""; 0]);
+}
+
+/// A worker's role reads settings, and stores none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_starts_with_settings_that_are_stored_already() {
+    let database = database().await;
+    let roles = Roles::create(&database).await;
+    let worker = &roles.worker;
+    let settings =
+        || QueueSettings::new("q").rate(Rate::per_second(50)).max_attempts(3).delay(None);
+    let build = || {
+        let builder = Processor::builder(worker.clone()).settings(settings());
+        builder.queue(queue("q"), handler(async |_, data| Ok(data))).build().unwrap()
+    };
+    let refused = build().start().await.unwrap_err();
+    assert!(chain(&refused).contains("permission denied"), "{refused:?}");
+    Client::default().configure_queue(database.pool(), settings()).await.unwrap();
+    build().start().await.unwrap().shutdown(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -192,7 +192,7 @@ pub(crate) enum Command {
     /// Move what waits in a queue, so many jobs a second; or dead letters back.
     #[command(subcommand)]
     MoveTask(MoveTask),
-    /// List, set, pause, resume, run and remove schedules: jobs at set times.
+    /// List, set, pause, resume, fire and remove schedules: jobs at set times.
     #[command(subcommand)]
     Schedule(Schedule),
     /// List, show, open, seal and abandon batches: jobs whose end starts a follow-up.

@@ -39,12 +39,13 @@ pub(crate) async fn list(session: &Session, letters: &DeadLetters) -> Result<(),
 /// Redrives dead letters of a queue.
 pub(crate) async fn redrive(session: &Session, letters: &DeadLetters) -> Result<(), Failure> {
     let DeadLetters { queue, limit, .. } = letters;
-    let change = if letters.is_filtered() {
-        Change::RedriveJobs { ids: ids(session, letters).await? }
+    let redriven = if letters.is_filtered() {
+        let ids = ids(session, letters).await?;
+        session.apply_of(Some(queue), Change::RedriveJobs { ids }).await
     } else {
-        Change::Redrive { queue: queue.clone(), limit: Some(*limit) }
+        session.apply(Change::Redrive { queue: queue.clone(), limit: Some(*limit) }).await
     };
-    match session.apply(change).await {
+    match redriven {
         Err(Failure::NothingMatched(_)) => Err(nothing(session, letters).await?),
         done => done.map(drop),
     }
@@ -52,7 +53,8 @@ pub(crate) async fn redrive(session: &Session, letters: &DeadLetters) -> Result<
 
 /// Discards dead letters of a queue.
 pub(crate) async fn discard(session: &Session, letters: &DeadLetters) -> Result<(), Failure> {
-    session.apply(Change::DiscardJobs { ids: ids(session, letters).await? }).await.map(drop)
+    let ids = ids(session, letters).await?;
+    session.apply_of(Some(&letters.queue), Change::DiscardJobs { ids }).await.map(drop)
 }
 
 /// Returns the dead letters that are named, the oldest first.

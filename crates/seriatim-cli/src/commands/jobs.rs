@@ -184,7 +184,9 @@ async fn list(session: &Session, list: &JobList) -> Result<(), Failure> {
 
 /// Makes a change of each of the jobs.
 async fn each(session: &Session, ids: &Ids, change: impl Fn(i64) -> Change) -> Result<(), Failure> {
-    let changes: Vec<_> = ids.ids.iter().map(|id| change(*id)).collect();
+    let mut seen = BTreeSet::new();
+    let ids = ids.ids.iter().filter(|id| seen.insert(**id));
+    let changes: Vec<_> = ids.map(|id| change(*id)).collect();
     session.apply_all(&changes).await
 }
 

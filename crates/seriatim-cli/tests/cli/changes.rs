@@ -59,6 +59,25 @@ async fn of_several_jobs_each_is_told() {
     cli.remove().await;
 }
 
+/// The effect of each is shown as it is after those before it: the second may be skipped only when
+/// the first, which halted the group, is.
+#[tokio::test]
+async fn changes_that_need_each_other_are_previewed_together() {
+    let cli = Cli::new().await;
+    let (first, second) = (cli.enqueue("ann").await, cli.enqueue("ann").await);
+    cli.fail(OutOfAttempts::Halt).await;
+    let (one, two) = (first.to_string(), second.to_string());
+    let asked = cli.ends(REFUSED, &["job", "skip", &one, &two]).await;
+    assert!(asked.err.contains("--yes"), "{}", asked.err);
+    assert_eq!(cli.status(second).await, JobStatus::Queued);
+    assert_eq!(cli.json(&["job", "skip", &one, &two, "--dry-run"]).await.len(), 2);
+    assert_eq!(cli.json(&["job", "skip", &one, &two, "--yes"]).await.len(), 2);
+    assert_eq!(cli.status(second).await, JobStatus::Failed);
+    // A job that is named twice is changed once.
+    cli.ends(DONE, &["job", "retry", &one, &one]).await;
+    cli.remove().await;
+}
+
 #[tokio::test]
 async fn read_only_refuses_every_change() {
     let cli = Cli::new().await;

@@ -97,11 +97,11 @@ async fn a_preview_of_a_discard_says_what_would_be() {
     let cli = Cli::new().await;
     dead_letters(&cli).await;
     let all = cli.ends(DONE, &["discard", "orders", "--dry-run"]).await.out;
-    let words = "nothing is changed: 3 dead letters are given up: they end as cancelled, and halts \
-                 by them end; a retry brings one back\n";
+    let words = "nothing is changed: queue \"orders\": 3 dead letters are given up: they end as \
+                 cancelled, and halts by them end; a retry brings one back\n";
     assert!(all.ends_with(words), "{all}");
     let one = cli.ends(DONE, &["discard", "orders", "--group", "bob", "--dry-run"]).await.out;
-    assert!(one.contains("changed: 1 dead letter is given up: it ends as"), "{one}");
+    assert!(one.contains("queue \"orders\": 1 dead letter is given up: it ends as"), "{one}");
     assert_eq!(cli.json(&["dead-letters", "orders"]).await.len(), 3);
     cli.remove().await;
 }

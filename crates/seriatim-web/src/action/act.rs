@@ -9,8 +9,10 @@ use crate::app::App;
 use crate::config::Identity;
 use crate::error::WebError;
 
-/// Bounds the dead letters that a request names.
+/// Bounds the jobs that a request names.
 const NAMED: usize = 500;
+/// Bounds the jobs of one redrive of a queue.
+const REDRIVE: u32 = 200;
 
 /// Carries an action out, recorded with the actor and the reason; a dry run is rolled back.
 pub(crate) async fn act(app: &App, identity: &Identity, ask: Ask) -> Result<Effect, WebError> {
@@ -37,10 +39,16 @@ pub(crate) async fn act(app: &App, identity: &Identity, ask: Ask) -> Result<Effe
 }
 
 async fn changed(pending: &Pending<'_>, change: &Change) -> Result<Effect, WebError> {
-    if let Change::RedriveJobs { ids } | Change::DiscardJobs { ids } = change
+    if let Change::RedriveJobs { ids } | Change::DiscardJobs { ids } | Change::MoveJobs { ids, .. } =
+        change
         && !(1..=NAMED).contains(&ids.len())
     {
         return Err(WebError::BadRequest(format!("Name 1 to {NAMED} jobs.")));
+    }
+    if let Change::Redrive { limit: Some(limit), .. } = change
+        && *limit > REDRIVE
+    {
+        return Err(WebError::BadRequest(format!("A redrive has at most {REDRIVE} jobs.")));
     }
     let mut conn = pending.app.writes().acquire().await?;
     let operator = &pending.operator;

@@ -56,7 +56,7 @@ impl Operator {
         if redriven.jobs == 0 {
             return Ok(none_is_free());
         }
-        let sentence = format!("{redriven}{}; halts by them end", others_stay(ids, redriven.jobs));
+        let sentence = format!("{redriven}; a halt by one ends{}", others_stay(ids, redriven.jobs));
         Ok(Effect::new(sentence).jobs(redriven.jobs).with_all(&redriven))
     }
 
@@ -77,7 +77,7 @@ impl Operator {
 
 fn none_is_free() -> Effect {
     let sentence = "none of them is a dead letter that is free. One that others are parked with \
-                    goes with them, by redrive_parked or discard_parked. One that a worker or \
+                    goes with them: redrive or discard its parked group. One that a worker or \
                     receiver of its dead-letter queue has is free when that has ended";
     Effect::new(String::from(sentence)).jobs(0).with("jobs", 0)
 }

@@ -20,12 +20,12 @@ impl Operator {
     ) -> Result<Effect, ControlError> {
         let after = self.after(conn, job).await?;
         let cancelled = self.cancel(&mut *conn, job).await?;
-        let (then, state) = match cancelled {
-            Cancelled::Now => ("", "cancelled"),
-            Cancelled::Requested => ("then ", "requested"),
+        let state = match cancelled {
+            Cancelled::Now => "cancelled",
+            Cancelled::Requested => "requested",
         };
-        let sentence = format!("job {job} is {cancelled}; {then}{after}");
-        Ok(Effect::new(sentence).with("state", state))
+        let after = after.map(|after| format!("; {after}")).unwrap_or_default();
+        Ok(Effect::new(format!("job {job} is {cancelled}{after}")).with("state", state))
     }
 
     pub(super) async fn act_retry(
@@ -46,9 +46,13 @@ impl Operator {
     ) -> Result<Effect, ControlError> {
         let after = self.after(conn, job).await?;
         self.skip(&mut *conn, job).await?;
+        let (group, after) = match after {
+            Some(after) => (", and its group goes on", format!("; {after}")),
+            None => ("", String::new()),
+        };
         Ok(Effect::new(format!(
-            "job {job} is given up, and its group goes on; it stays a dead letter, which a redrive \
-             would queue again, and a discard end for good; {after}"
+            "job {job} is given up{group}; it stays a dead letter, which a redrive would queue again, \
+             and a discard end for good{after}"
         )))
     }
 
@@ -82,20 +86,23 @@ impl Operator {
         }
     }
 
-    /// Returns what becomes of the jobs after a job in its group, in words. Read before the change:
-    /// the group moves on by it.
-    async fn after(&self, conn: &mut PgConnection, job: i64) -> Result<String, ControlError> {
+    /// Returns how many jobs wait after a job in its group, in words; `None`: it has no group. Read
+    /// before the change: the group moves on by it.
+    async fn after(
+        &self,
+        conn: &mut PgConnection,
+        job: i64,
+    ) -> Result<Option<String>, ControlError> {
         let facts = self.store().facts(conn, Subject::Job(job)).await?;
         let Some(JobExplanation { behind, group, .. }) = facts.and_then(Facts::explain_job) else {
             // The change says why.
-            return Ok(String::new());
+            return Ok(None);
         };
-        Ok(match (behind.count, group) {
-            (_, None) => String::from("it has no group"),
-            (0, Some(_)) => String::from("no job waits after it"),
-            (1, Some(_)) => String::from("1 job waits after it, and can run"),
-            (_, Some(_)) => format!("{behind} jobs wait after it, and can run"),
-        })
+        Ok(group.map(|_| match behind.count {
+            0 => String::from("no job waits after it"),
+            1 => String::from("1 job waits after it"),
+            _ => format!("{behind} jobs wait after it"),
+        }))
     }
 }
 

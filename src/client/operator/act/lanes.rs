@@ -7,6 +7,7 @@ use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::change::Change;
 use crate::job::effect::{Effect, Undo};
+use crate::job::name;
 use crate::job::until::Until;
 use crate::job::words::{Lane, clock_time, counted, counted_are};
 
@@ -18,7 +19,7 @@ impl Operator {
         group: Option<&str>,
         until: Option<DateTime<Utc>>,
     ) -> Result<Effect, ControlError> {
-        let doubt = self.client().doubt_about(conn, queue).await?;
+        let stood = self.pause_of(conn, queue, group).await?;
         self.start_pause(&mut *conn, queue, group, until.map(Until::At)).await?;
         let until = match until {
             Some(until) => format!("until {} or until it is resumed", clock_time(&until)),
@@ -28,7 +29,31 @@ impl Operator {
         let sentence =
             format!("{lane} is paused: jobs that run go on, and no other begins, {until}");
         let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
-        Ok(Effect::new(sentence).doubts(doubt).undo(Change::Resume { queue, group }))
+        let mut effect = Effect::new(sentence);
+        // A pause that stood has another reason and another end now.
+        effect.undo = Some(match stood {
+            Some((reason, until)) => Undo { change: Change::Pause { queue, group, until }, reason },
+            None => Undo { change: Change::Resume { queue, group }, reason: None },
+        });
+        Ok(effect)
+    }
+
+    /// Returns the reason and the end of the pause, if there is one.
+    async fn pause_of(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+        group: Option<&str>,
+    ) -> Result<Option<(Option<String>, Option<DateTime<Utc>>)>, ControlError> {
+        name::check_lane(queue, group)?;
+        Ok(if let Some(group) = group {
+            let was = self.client().group(&mut *conn, queue, group).await?;
+            was.filter(|was| was.paused_at.is_some())
+                .map(|was| (was.pause_reason, was.paused_until))
+        } else {
+            let was = self.client().paused_queue(&mut *conn, queue).await?;
+            was.map(|was| (was.reason, was.until))
+        })
     }
 
     pub(super) async fn act_resume(
@@ -38,16 +63,11 @@ impl Operator {
         group: Option<&str>,
     ) -> Result<Effect, ControlError> {
         // Read before the resume, which removes the reason and the end of the pause.
-        let was = if let Some(group) = group {
-            let was = self.client().group(&mut *conn, queue, group).await?;
-            self.resume_group(&mut *conn, queue, group).await?;
-            was.map(|was| (was.pause_reason, was.paused_until))
-        } else {
-            let was = self.client().paused_queue(&mut *conn, queue).await?;
-            self.resume_queue(&mut *conn, queue).await?;
-            was.map(|was| (was.reason, was.until))
-        };
-        let (reason, until) = was.unwrap_or_default();
+        let (reason, until) = self.pause_of(conn, queue, group).await?.unwrap_or_default();
+        match group {
+            Some(group) => self.resume_group(&mut *conn, queue, group).await?,
+            None => self.resume_queue(&mut *conn, queue).await?,
+        }
         let mut effect = Effect::new(format!("{} goes on", Lane { queue, group }));
         let (queue, group) = (queue.to_owned(), group.map(str::to_owned));
         effect.undo = Some(Undo { change: Change::Pause { queue, group, until }, reason });

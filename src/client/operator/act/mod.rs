@@ -17,6 +17,7 @@ use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::change::Change;
 use crate::job::effect::Effect;
+use crate::job::move_task::NewMoveTask;
 use crate::store::BEGIN;
 use crate::store::transaction::depth;
 
@@ -25,8 +26,8 @@ impl Operator {
     /// that, and takes effect when that commits; the transaction must be at READ COMMITTED. An
     /// error changes nothing.
     ///
-    /// A purge commits step by step, and an abort ends a session at once: apply these outside of a
-    /// transaction ([`Change::is_transactional`]).
+    /// A purge commits step by step, and is refused in a transaction. An abort ends a session at
+    /// once, which no rollback undoes.
     ///
     /// # Errors
     /// As the change's own method; [`ControlError::NoSuchMoveTask`];
@@ -40,9 +41,10 @@ impl Operator {
         conn: &mut PgConnection,
         change: &Change,
     ) -> Result<Effect, ControlError> {
-        if !change.is_transactional() {
+        if let Change::Purge { .. } | Change::PurgeEverything { .. } = change {
             return self.act(conn, change).await;
         }
+        let doubt = self.doubt(conn, change).await;
         let mut tx = begin(conn).await?;
         let effect = self.act(&mut tx, change).await?;
         if effect.jobs == Some(0) {
@@ -51,7 +53,7 @@ impl Operator {
         } else {
             tx.commit().await?;
         }
-        Ok(effect)
+        Ok(effect.doubts(doubt))
     }
 
     /// Shows the effect of a change, and changes nothing: it makes the change and rolls it back.
@@ -67,19 +69,38 @@ impl Operator {
         conn: &mut PgConnection,
         change: &Change,
     ) -> Result<Effect, ControlError> {
-        match change {
-            Change::Abort { job } => self.preview_abort(conn, *job).await,
+        let doubt = self.doubt(conn, change).await;
+        let mut tx = begin(conn).await?;
+        let effect = match change {
+            Change::Abort { job } => self.preview_abort(&mut tx, *job).await?,
             Change::Purge { queue, group } => {
-                self.preview_purge(conn, queue, group.as_deref()).await
+                self.preview_purge(&mut tx, queue, group.as_deref()).await?
             }
-            Change::PurgeEverything { queue } => self.preview_everything(conn, queue).await,
-            _ => {
-                let mut tx = begin(conn).await?;
-                let effect = self.act(&mut tx, change).await?;
-                tx.rollback().await?;
-                Ok(effect.previewed())
-            }
-        }
+            Change::PurgeEverything { queue } => self.preview_everything(&mut tx, queue).await?,
+            _ => self.act(&mut tx, change).await?,
+        };
+        tx.rollback().await?;
+        Ok(effect.doubts(doubt).previewed())
+    }
+
+    /// Returns a doubt about the queue that a change names. It is advice: a database that is too
+    /// busy to give it still makes the change.
+    async fn doubt(&self, conn: &mut PgConnection, change: &Change) -> Option<String> {
+        let (Change::Pause { queue, .. }
+        | Change::SetKeyLimit { queue, .. }
+        | Change::SetGroupPolicy { queue, .. }
+        | Change::MoveJobs { to: queue, .. }
+        | Change::StartMoveTask(NewMoveTask { to_queue: Some(queue), .. })) = change
+        else {
+            return None;
+        };
+        let read = async {
+            let mut tx = begin(conn).await?;
+            let doubt = self.client().doubt_about(&mut tx, queue).await?;
+            tx.rollback().await?;
+            Ok::<_, sqlx::Error>(doubt)
+        };
+        read.await.unwrap_or_default()
     }
 
     async fn act(&self, conn: &mut PgConnection, change: &Change) -> Result<Effect, ControlError> {

@@ -18,7 +18,6 @@ impl Operator {
         ids: &[i64],
         to: &str,
     ) -> Result<Effect, ControlError> {
-        let doubt = self.client().doubt_about(conn, to).await?;
         // Read before the move, which may end a halt.
         let stops = self.client().stops_left(conn, ids, to).await?;
         let moved = self.move_jobs(&mut *conn, ids, to).await?;
@@ -32,7 +31,7 @@ impl Operator {
             _ => told.clone(),
         };
         let effect = Effect::new(sentence).jobs(count).with_all(&moved);
-        let effect = effect.doubts(stops.into_iter().chain(doubt));
+        let effect = effect.doubts(stops);
         Ok(effect.in_preview(told, |result| {
             let jobs = result.get_mut("jobs").and_then(Value::as_array_mut);
             jobs.into_iter().flatten().for_each(|moved| moved["new_job"] = Value::Null);
@@ -44,10 +43,6 @@ impl Operator {
         conn: &mut PgConnection,
         task: &NewMoveTask,
     ) -> Result<Effect, ControlError> {
-        let doubt = match &task.to_queue {
-            Some(to) => self.client().doubt_about(conn, to).await?,
-            None => None,
-        };
         let id = self.start_move_task(&mut *conn, task).await?;
         let started = self.move_task(conn, id).await?;
         if started.to_move.count == 0 {
@@ -57,13 +52,12 @@ impl Operator {
         let told = format!("{started}; a cancel ends the task, and what has moved stays moved");
         let mut effect = Effect::new(format!("task {id}: {told}"))
             .jobs(started.to_move.count)
-            .doubts(doubt)
             .with_all(&started)
             .undo(Change::CancelMoveTask { task: id })
             .in_preview(told, |result| _ = result.insert("id".into(), Value::Null));
         if !processors.iter().any(|processor| processor.alive) {
             effect.advice = Some(String::from(
-                "no processor lives: a server for SQS clients carries it on, or run_move_tasks",
+                "no processor lives: a server for SQS clients carries it on, or `seriatim move-task run`",
             ));
         }
         Ok(effect)

@@ -6,8 +6,10 @@ use crate::client::operator::operator::Operator;
 use crate::client::operator::purge::Purged;
 use crate::error::ControlError;
 use crate::job::effect::Effect;
+use crate::job::explanation::BoundedCount;
 use crate::job::name;
-use crate::job::words::{Lane, counted};
+use crate::job::overview::JobCounts;
+use crate::job::words::Lane;
 
 impl Operator {
     pub(super) async fn act_purge(
@@ -30,10 +32,8 @@ impl Operator {
             0 => "",
             _ => "; processors are asked to cancel what runs on",
         };
-        let mut effect = done(format!("queue {queue:?}: {purged}{asked}"), purged);
-        // Deduplication ids are forgotten, job or not.
-        effect.jobs = effect.jobs.filter(|jobs| *jobs > 0);
-        Ok(effect)
+        let sentence = format!("queue {queue:?}: {purged}{asked}");
+        Ok(done(sentence, purged).with("everything", true))
     }
 
     pub(super) async fn preview_purge(
@@ -44,22 +44,21 @@ impl Operator {
     ) -> Result<Effect, ControlError> {
         name::check_lane(queue, group)?;
         let lane = Lane { queue, group };
-        let (jobs, shown) = if let Some(group) = group {
+        let waiting: BoundedCount = if let Some(group) = group {
             let overview = self.client().group(&mut *conn, queue, group).await?;
-            let depth = overview.map(|overview| overview.depth).unwrap_or_default();
-            (depth.count, depth.to_string())
+            overview.map(|overview| overview.depth).unwrap_or_default()
         } else {
-            let counts = self.client().counts(&mut *conn, queue).await?;
-            let jobs = counts.queued + counts.delayed;
-            (jobs, jobs.to_string())
+            let jobs = self.jobs_of(conn, queue).await?;
+            jobs.into_iter().flat_map(|jobs| [jobs.queued, jobs.delayed]).sum()
         };
+        let jobs = waiting.count;
         if jobs == 0 {
             return Ok(Effect::new(format!("{lane} has no queued job")).jobs(0));
         }
         let (are, jobs_are) = if jobs == 1 { ("is", "job of") } else { ("are", "jobs of") };
         let sentence = format!(
-            "{shown} unfinished {jobs_are} {lane} {are} cancelled, unless they run by then; running \
-             and parked ones are left alone, and this cannot be undone"
+            "{waiting} unfinished {jobs_are} {lane} {are} cancelled; what runs by then and what is \
+             parked is left alone; this cannot be undone"
         );
         Ok(Effect::new(sentence).jobs(jobs).with("jobs", jobs))
     }
@@ -72,27 +71,38 @@ impl Operator {
         queue: &str,
     ) -> Result<Effect, ControlError> {
         name::check_queue(queue)?;
-        let counts = self.client().counts(&mut *conn, queue).await?;
-        let jobs = counts.queued + counts.delayed + counts.started;
-        if jobs == 0 && self.client().doubt_about(conn, queue).await?.is_some() {
+        let Some(jobs) = self.jobs_of(conn, queue).await? else {
             let sentence = format!("no job or setting names queue {queue:?}");
             return Ok(Effect::new(sentence).jobs(0));
-        }
+        };
+        let all: BoundedCount = [jobs.queued, jobs.delayed, jobs.started].into_iter().sum();
+        let (noun, end) = if all.count == 1 { ("job", "ends") } else { ("jobs", "end") };
         let sentence = format!(
-            "{} of queue {queue:?} end as cancelled ({} queued, {} delayed, {} in flight): receipts \
-             are stale, and processors are asked to cancel theirs; its deduplication ids are \
-             forgotten; parked jobs are left alone, and this cannot be undone",
-            counted(jobs, "job"),
-            counts.queued,
-            counts.delayed,
-            counts.started
+            "{all} {noun} of queue {queue:?} {end} as cancelled ({} queued, {} delayed, {} in flight): \
+             receipts are stale, and processors are asked to cancel theirs; its deduplication ids \
+             are forgotten; parked jobs are left alone; this cannot be undone",
+            jobs.queued, jobs.delayed, jobs.started
         );
-        let mut effect = Effect::new(sentence).with("jobs", jobs);
-        effect.jobs = Some(jobs).filter(|jobs| *jobs > 0);
+        let mut effect = Effect::new(sentence).with("jobs", all.count).with("everything", true);
+        effect.jobs = Some(all.count).filter(|jobs| *jobs > 0);
         Ok(effect)
+    }
+
+    /// Returns the jobs of a queue by state, bounded as lists have them; `None`: nothing names it.
+    async fn jobs_of(
+        &self,
+        conn: &mut PgConnection,
+        queue: &str,
+    ) -> Result<Option<JobCounts>, ControlError> {
+        let queues = self.client().queues(&mut *conn).await?;
+        let found = queues.into_iter().find(|overview| overview.queue == queue);
+        Ok(found.map(|overview| overview.jobs))
     }
 }
 
+/// A purge that cancelled nothing may have met locked or running jobs, and has forgotten ids.
 fn done(sentence: String, purged: Purged) -> Effect {
-    Effect::new(sentence).jobs(purged.cancelled).with("jobs", purged.cancelled).with_all(&purged)
+    let mut effect = Effect::new(sentence).with("jobs", purged.cancelled).with_all(&purged);
+    effect.jobs = Some(purged.cancelled).filter(|jobs| *jobs > 0);
+    effect
 }

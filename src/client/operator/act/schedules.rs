@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use crate::client::operator::operator::Operator;
 use crate::error::ControlError;
 use crate::job::change::Change;
-use crate::job::effect::Effect;
+use crate::job::effect::{Effect, Undo};
 
 impl Operator {
     pub(super) async fn act_pause_schedule(
@@ -14,11 +14,19 @@ impl Operator {
         conn: &mut PgConnection,
         schedule: &str,
     ) -> Result<Effect, ControlError> {
+        let was = self.client().schedule(&mut *conn, schedule).await?;
         self.pause_schedule(&mut *conn, schedule).await?;
         let sentence =
             format!("schedule {schedule:?} is paused: it makes no job until it is resumed");
-        let resume = Change::ResumeSchedule { schedule: schedule.to_owned() };
-        Ok(Effect::new(sentence).undo(resume))
+        let schedule = schedule.to_owned();
+        let mut effect = Effect::new(sentence);
+        effect.undo = Some(match was.filter(|was| was.paused_at.is_some()) {
+            Some(was) => {
+                Undo { change: Change::PauseSchedule { schedule }, reason: was.pause_reason }
+            }
+            None => Undo { change: Change::ResumeSchedule { schedule }, reason: None },
+        });
+        Ok(effect)
     }
 
     pub(super) async fn act_resume_schedule(
@@ -26,10 +34,13 @@ impl Operator {
         conn: &mut PgConnection,
         schedule: &str,
     ) -> Result<Effect, ControlError> {
+        let was = self.client().schedule(&mut *conn, schedule).await?;
         self.resume_schedule(&mut *conn, schedule).await?;
         let sentence = format!("schedule {schedule:?} goes on, and does not make up for the pause");
-        let pause = Change::PauseSchedule { schedule: schedule.to_owned() };
-        Ok(Effect::new(sentence).undo(pause))
+        let change = Change::PauseSchedule { schedule: schedule.to_owned() };
+        let mut effect = Effect::new(sentence);
+        effect.undo = Some(Undo { change, reason: was.and_then(|was| was.pause_reason) });
+        Ok(effect)
     }
 
     pub(super) async fn act_fire_schedule(

@@ -34,7 +34,6 @@ impl Operator {
         key: &str,
         limit: Option<u32>,
     ) -> Result<Effect, ControlError> {
-        let doubt = self.client().doubt_about(conn, queue).await?;
         self.set_key_limit(&mut *conn, queue, key, limit).await?;
         let subject = format!("limit key {key:?} of queue {queue:?}");
         let sentence = match limit {
@@ -51,7 +50,7 @@ impl Operator {
                 format!("{subject} has the limit of its queue: {of_queue}")
             }
         };
-        Ok(Effect::new(sentence).doubts(doubt))
+        Ok(Effect::new(sentence))
     }
 
     pub(super) async fn act_group_policy(
