@@ -90,7 +90,8 @@ as $$
           select from job n where n.queue = k.queue and n.group_id is null and n.status = 'started'
           limit {count_limit}) n) as in_flight,
       (case when g.job_id is null and g.gated_by is null and g.ready_at > '-infinity'
-        then (select count(*) from groups_in_line(k.queue, {count_limit}, least(g.ready_at, now()))) else 0 end)
+        then (select count(*) from groups_in_line(k.queue, {count_limit}, least(g.ready_at, now())))
+        else 0 end)
         + (select count(*) from (
           select from queue_group n
           where n.queue = k.queue and n.gated_by = g.gated_by and n.gated_at < g.gated_at
