@@ -11,7 +11,8 @@ use crate::job::queue_settings::QueueSettings;
 
 /// A change by an operator, as a value: what to do, and with what.
 /// [`Operator::preview`](crate::admin::Operator::preview) shows its
-/// [`Effect`](crate::admin::Effect), and [`Operator::apply`](crate::admin::Operator::apply) makes it. The command line and the page make
+/// [`Effect`](crate::admin::Effect), and
+/// [`Operator::apply`](crate::admin::Operator::apply) makes it. The command line and the page make
 /// their changes so.
 ///
 /// In JSON the field `action` has the name of the change, and an unknown field is an error:
