@@ -114,6 +114,10 @@ async fn a_frozen_workers_run_is_ended_after_its_timeout() {
     let explained = explained.to_string();
     assert!(explained.contains("last seen at") && explained.contains("no timeout"), "{explained}");
     let other = WorkerProcess::start("other", &settings, &log);
+    other.is_ready(&log).await;
+    // It looks at two rounds of maintenance, 10 s apart.
+    let aborts = "select count(*) from seriatim.operation where action = 'abort'";
+    eventually(pool, aborts, 1_i64).await;
     let taken = announced(&log, "g", 2).await;
     assert_eq!((taken.worker.as_str(), taken.job), ("other", held.job));
     assert_eq!(ended(pool, held.job).await.status, JobStatus::Succeeded);
