@@ -12,7 +12,7 @@ use crate::job::policy::StoredOutOfAttempts;
 use crate::job::queue_options::OutOfAttempts;
 use crate::job::rate::{Rate, StoredRate};
 use crate::job::retry::{DEFAULT_CAP, MAX_DELAY};
-use crate::job::words::exact_span;
+use crate::job::words::span;
 
 /// Changes to a queue's settings: `QueueSettings::new("postings").delay(Duration::from_secs(5))`.
 ///
@@ -130,15 +130,15 @@ impl StoredQueueSettings {
             ("in flight limit", or(self.in_flight_limit, "none")),
             ("limit per key", or(self.limit_per_key, "none")),
             ("rate", or(self.rate, "none")),
-            ("group spacing", or(self.group_spacing.map(exact_span), "none")),
-            ("delay", or(self.delay.map(exact_span), "none")),
-            ("dedup window", exact_span(self.dedup_window)),
+            ("group spacing", or(self.group_spacing.map(span), "none")),
+            ("delay", or(self.delay.map(span), "none")),
+            ("dedup window", span(self.dedup_window)),
             ("dedup scope", self.dedup_scope.as_str().to_owned()),
             ("dedup by content", self.dedup_by_content.to_string()),
             ("max attempts", or(self.max_attempts, UNSET)),
             ("out of attempts", or(self.out_of_attempts, UNSET)),
-            ("backoff", or(self.backoff.map(exact_span), UNSET)),
-            ("backoff cap", exact_span(self.backoff_cap)),
+            ("backoff", or(self.backoff.map(span), UNSET)),
+            ("backoff cap", span(self.backoff_cap)),
             ("dead-letter queue", or(self.dead_letter_queue.as_ref(), "none")),
             ("strict visibility", self.strict_visibility.to_string()),
         ]

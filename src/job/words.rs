@@ -20,20 +20,8 @@ pub(crate) fn clock_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// Returns a time span in words: `200 ms`, `90 s`, `10 min`.
+/// Returns a time span in words, not rounded: `150 s`, `1500 ms`, `1 h`.
 pub(crate) fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0 if time.subsec_millis() > 0 => format!("{} ms", time.subsec_millis()),
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
-
-/// Returns a time span in words, exactly: `150 s`, `1500 ms`, `1 h`.
-pub(crate) fn exact_span(time: Duration) -> String {
     let ms = time.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
     let unit = units.into_iter().find(|(length, _)| ms > 0 && ms.is_multiple_of(*length));

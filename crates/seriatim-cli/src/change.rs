@@ -1,4 +1,5 @@
-//! Changes: acted out in a transaction, shown, and kept or undone.
+//! Changes that are no [`Change`](seriatim::admin::Change) of the library, such as an ack: acted
+//! out in a transaction, shown, and kept or undone.
 
 use std::io::{IsTerminal, Write, stderr, stdin};
 

@@ -1,8 +1,8 @@
 //! `seriatim`: see, explain and act on ordered job groups, from a terminal or a script.
 
+mod apply;
 mod args;
 mod change;
-mod changes;
 mod commands;
 mod demo;
 mod failure;

@@ -1,5 +1,5 @@
-//! Server-sent events: one poll of the database tells all viewers that something has changed, or
-//! that the database does not answer.
+//! Server-sent events: one poll of the database reports to all viewers that something has changed,
+//! or that the database does not answer.
 
 use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
@@ -24,8 +24,8 @@ const LONGEST_INTERVAL: Duration = Duration::from_mins(1);
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// A database that takes longer does not answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// The time between two beats of a stream. A viewer that hears none for three of them says that the
-/// page is not live: this process may be frozen, or cut off.
+/// The time between two beats of a stream. A viewer that hears none in three times that reports
+/// that the page is not live: this process may be frozen, or cut off.
 const BEAT: Duration = Duration::from_secs(5);
 
 /// Polls until no viewer is left.

@@ -59,7 +59,7 @@ async fn each_verb_has_one_name_and_is_in_the_guide() {
     let unknown: Vec<_> = column(1).difference(&functions).cloned().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 
-    // A change that is none is answered with the names of all. A schedule is set apart.
+    // The error of an unknown change names all changes. `set_schedule` is none of them.
     let known = serde_json::from_value::<Change>(json!({"action": "dance"})).unwrap_err();
     let mut known: BTreeSet<_> = names(&known.to_string()).into_iter().collect();
     assert!(known.remove("dance") && known.insert("set_schedule".into()), "{known:?}");

@@ -1,4 +1,4 @@
-//! Changes of the library: previewed, asked for, applied, and told.
+//! Changes of the library: previewed, confirmed, applied and printed.
 
 use seriatim::ControlError;
 use seriatim::admin::{Change, Effect};
@@ -28,18 +28,18 @@ impl Session {
         let outcome = self.outcomes(std::slice::from_ref(&change)).await?.pop();
         let (change, effect) = outcome.ok_or_else(|| Failure::Error(String::from("no change")))?;
         let effect = effect?;
-        self.tell_effect(queue, change, &effect)?;
+        self.print_effect(queue, change, &effect)?;
         Ok(effect)
     }
 
-    /// Makes changes in one transaction, and tells their effects. A change that is refused does not
-    /// keep the others from theirs. If several jobs change, or a change has doubts, it asks first,
+    /// Makes changes in one transaction, and prints their effects. A change that is refused leaves
+    /// the others as they are. If several jobs change, or a change has doubts, it asks first,
     /// with nothing locked while a person thinks. A dry run only shows the effects.
     pub(crate) async fn apply_all(&self, changes: &[Change]) -> Result<(), Failure> {
         let mut outcomes = self.outcomes(changes).await?;
         if let [_] = changes {
             let Some((change, effect)) = outcomes.pop() else { return Ok(()) };
-            return self.tell_effect(None, change, &effect?);
+            return self.print_effect(None, change, &effect?);
         }
         let mut refused = Vec::new();
         let mut done = 0;
@@ -47,7 +47,7 @@ impl Session {
             match outcome {
                 Ok(effect) => {
                     done += 1;
-                    self.tell_effect(None, change, &effect)?;
+                    self.print_effect(None, change, &effect)?;
                 }
                 Err(failure) => refused.push((job_of(change), failure)),
             }
@@ -68,7 +68,7 @@ impl Session {
                 return Ok(previews);
             }
             if !self.yes && asks(&would) {
-                let sentences: Vec<_> = would.iter().map(|(_, effect)| told(effect)).collect();
+                let sentences: Vec<_> = would.iter().map(|(_, effect)| sentence(effect)).collect();
                 ask(&sentences.join("; "))?;
             }
         }
@@ -88,7 +88,7 @@ impl Session {
         Ok(outcomes)
     }
 
-    /// Shows the effects, each after those of the changes before it. All is rolled back.
+    /// Returns the effect of each change after the changes before it, and rolls all of them back.
     async fn previews<'a>(
         &self,
         changes: &'a [Change],
@@ -120,7 +120,7 @@ impl Session {
         Ok(outcomes)
     }
 
-    fn tell_effect(
+    fn print_effect(
         &self,
         queue: Option<&str>,
         change: &Change,
@@ -136,7 +136,7 @@ impl Session {
         } else {
             let done = if self.dry_run { "dry run, nothing is changed" } else { "done" };
             let of = queue.map(|queue| format!("queue {queue:?}: ")).unwrap_or_default();
-            line(&format!("{done}: {}", visible(&format!("{of}{}", told(effect)))))?;
+            line(&format!("{done}: {}", visible(&format!("{of}{}", sentence(effect)))))?;
         }
         match &effect.advice {
             Some(advice) if !self.dry_run => remark(self.form, &in_commands(advice, None, None)),
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-/// Returns the effect, or why there is none; an error of the database ends the command.
+/// Returns the effect, or why the change was refused. An error of the database ends the command.
 fn outcome(effect: Result<Effect, ControlError>) -> Result<Result<Effect, Failure>, Failure> {
     Ok(match effect {
         Err(error @ ControlError::Database(_)) => return Err(error.into()),
@@ -193,7 +193,7 @@ fn asks(changes: &[(&Change, &Effect)]) -> bool {
 }
 
 /// Returns the sentence of an effect, whose advice names commands.
-fn told(effect: &Effect) -> String {
+fn sentence(effect: &Effect) -> String {
     in_commands(&effect.to_string(), None, None)
 }
 
